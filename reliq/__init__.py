@@ -1,0 +1,3 @@
+"""reliq: a reliable job queue for synchronous, threaded Python."""
+
+from .errors import InvalidJobError

@@ -1,0 +1,47 @@
+"""Listeners: the surface from which metrics, logs and tests observe reliq."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from .errors import InvalidJobError
+from .job import Event
+
+log = logging.getLogger("reliq")
+Listener = Callable[[Event], object]
+
+
+class Emitter:
+    """Calls listeners in the order they were added. A listener that raises is logged and changes nothing."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+        self._lock = threading.Lock()
+        self._listeners: dict[str, tuple[Listener, ...]] = {}
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)`` for each event of this name, ``"*"`` for all; returns the way to stop it."""
+        if name != "*" and name not in self.names:
+            raise InvalidJobError(f"no event {name!r}; there are: * {' '.join(sorted(self.names))}")
+        with self._lock:
+            self._listeners[name] = (*self._listeners.get(name, ()), listener)
+
+        def off() -> None:
+            with self._lock:
+                self._listeners[name] = tuple(fn for fn in self._listeners.get(name, ()) if fn is not listener)
+
+        return off
+
+    def has(self, name: str) -> bool:
+        """Whether anybody listens; lets a hot path skip building the event."""
+        return bool(self._listeners.get(name) or self._listeners.get("*"))
+
+    def emit(self, event: Event) -> None:
+        """Tell the listeners of ``event.name`` and of ``"*"``."""
+        for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener of %r raised; the job is not affected", event.name)

@@ -1,0 +1,63 @@
+"""The stored envelope of a job: what its handler needs and no transition changes.
+
+Layout: one byte format version, a two-byte little-endian header length, the header
+(JSON, empty for a job without options), the payload bytes as given.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import StorageCorruptError
+from .retry import Backoff
+
+FORMAT = 1
+_PLAIN = bytes((FORMAT, 0, 0))
+_DEFAULT_BACKOFF = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded envelope."""
+
+    payload: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    time_limit: float | None = None
+    backoff: Backoff = _DEFAULT_BACKOFF
+
+
+def encode(
+    payload: bytes,
+    headers: dict[str, str] | None = None,
+    time_limit: float | None = None,
+    backoff: Backoff = _DEFAULT_BACKOFF,
+) -> bytes:
+    """Pack an envelope. Options that have their default take no space."""
+    if not headers and time_limit is None and (backoff is _DEFAULT_BACKOFF or backoff == _DEFAULT_BACKOFF):
+        return _PLAIN + payload
+    options: dict[str, Any] = {}
+    if headers:
+        options["headers"] = headers
+    if time_limit is not None:
+        options["time_limit"] = time_limit
+    if backoff != _DEFAULT_BACKOFF:
+        options["backoff"] = [backoff.base, backoff.factor, backoff.cap, backoff.jitter]
+    header = json.dumps(options, separators=(",", ":"), ensure_ascii=False).encode()
+    return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header + payload
+
+
+def decode(data: bytes) -> Message:
+    """Unpack an envelope; raises StorageCorruptError when it is not one."""
+    if data[:3] == _PLAIN:
+        return Message(data[3:])
+    if len(data) < 3 or data[0] != FORMAT:
+        raise StorageCorruptError(f"the stored message has format {data[:1]!r}; this version of reliq reads {FORMAT}")
+    end = 3 + int.from_bytes(data[1:3], "little")
+    try:
+        options = json.loads(data[3:end])
+        backoff = Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF
+        return Message(data[end:], options.get("headers", {}), options.get("time_limit"), backoff)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StorageCorruptError(f"the stored message's header cannot be read: {error}") from error

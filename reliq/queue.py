@@ -1,0 +1,390 @@
+"""The verbs of a queue. No threads, no Lua, no paths: a storage does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Self, TypeVar, Unpack
+
+from . import message
+from .dead_letters import DeadLetters
+from .errors import (
+    CallTimeoutError,
+    InvalidJobError,
+    JobCancelledError,
+    JobNotFoundError,
+    ResultExpiredError,
+    SerdeError,
+    StorageError,
+)
+from .failure import to_exception
+from .hooks import Emitter, Listener
+from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
+from .lifecycle import State
+from .listing import list_jobs, to_status
+from .manual import ClaimedJob, ManualWorker
+from .options import JobArguments, JobOptions, QueueArguments, QueueOptions
+from .storage import registry
+from .storage.base import MAX_BATCH, Enqueued, NewRecord, Snapshot, Storage
+from .validate import MAX_ID_BYTES, check_queue_name, check_seconds, check_text, to_ms
+
+Handler = Callable[[Any], Any]
+T = TypeVar("T")
+
+
+class Queue:
+    """A named queue of jobs on a storage.
+
+    ``storage`` is a URL or a :class:`~reliq.storage.base.Storage`; without one, bind it before
+    use or set ``RELIQ_URL``. Nothing connects before the first operation. The keyword
+    arguments are those of :class:`~reliq.options.QueueOptions`. Safe to use from any thread.
+    """
+
+    def __init__(
+        self, name: str = "default", storage: str | Storage | None = None, **options: Unpack[QueueArguments]
+    ) -> None:
+        self.name = check_queue_name(name)
+        self.options = QueueOptions(**options)
+        self.function: Handler | None = None
+        self.dead_letters = DeadLetters(self)
+        self._defaults = JobOptions.default(self.options)
+        self._dead_ttl_ms = to_ms(self.options.dead_ttl)
+        self._emitter = Emitter("enqueued", "duplicate", "cancelled")
+        self._lock = threading.RLock()
+        self._storage: Storage | None = None
+        self._url: str | None = None
+        self._owns_url = False
+        self._manual: ManualWorker | None = None
+        if storage is not None:
+            self.bind(storage)
+
+    # -- the storage ------------------------------------------------------------------
+
+    def bind(self, storage: str | Storage) -> Self:
+        """Say where the queue lives. Once, before its first use."""
+        with self._lock:
+            if self._storage is not None or self._url is not None:
+                raise InvalidJobError(f"queue {self.name!r} is bound to a storage already")
+            if isinstance(storage, Storage):
+                self._storage = storage
+            elif isinstance(storage, str):
+                registry.check_url(storage)
+                self._url = storage
+            else:
+                raise InvalidJobError(f"storage must be a URL or a Storage, got {type(storage).__name__}")
+        return self
+
+    @property
+    def storage(self) -> Storage:
+        """The bound storage; made from the URL (or ``RELIQ_URL``) on first use."""
+        storage = self._storage
+        if storage is not None:
+            return storage
+        with self._lock:
+            if self._storage is None:
+                if self._url is None:
+                    url = os.environ.get("RELIQ_URL")
+                    if not url:
+                        raise StorageError(
+                            f"queue {self.name!r} has no storage: give Queue a URL, bind() one or set RELIQ_URL"
+                        )
+                    self._url = url
+                self._storage = registry.acquire(self._url)
+                self._owns_url = True
+            return self._storage
+
+    def close(self) -> None:
+        """Hand back jobs claimed by hand and end the connections this queue opened. Idempotent."""
+        with self._lock:
+            manual, self._manual = self._manual, None
+            if manual is not None:
+                with contextlib.suppress(StorageError):  # its leases run out by themselves
+                    manual.close()
+            if self._owns_url and self._url is not None:
+                self._owns_url = False
+                self._storage = None
+                registry.release(self._url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # -- producing --------------------------------------------------------------------
+
+    def enqueue(self, id: str | None, payload: Any = None, **options: Unpack[JobArguments]) -> EnqueueResult:
+        """Accept one job, unless its id is taken. Duplicates are an answer, not an exception.
+
+        ``id=None`` makes a unique id. Raises InvalidJobError or SerdeError before anything is
+        written, StorageUnavailableError when nothing was, and OutcomeUnknownError when that
+        cannot be told (repeating the call is safe then).
+        """
+        record = self._record(id, payload, options)
+        [answer] = self.storage.enqueue(self.name, [record])
+        return self._answer(answer)
+
+    def enqueue_many(self, jobs: Iterable[NewJob | tuple[str | None, Any]]) -> list[EnqueueResult]:
+        """Accept many jobs, one round trip per 1,000; answers in order.
+
+        ``jobs`` holds ``(id, payload)`` pairs or :class:`NewJob`. Everything is checked before the
+        first job is written. Atomic per chunk: after an error, repeating the whole call is safe.
+        """
+        records = [self._record(*_unpack(job)) for job in jobs]
+        answers: list[EnqueueResult] = []
+        for chunk in _chunks(records, MAX_BATCH):
+            answers += [self._answer(answer) for answer in self.storage.enqueue(self.name, chunk)]
+        return answers
+
+    def call(self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]) -> Any:
+        """Enqueue a job and wait for its result; join it when it is there, take the cached result when it is done.
+
+        Raises CallTimeoutError after ``timeout`` seconds (the job goes on), JobFailedError or
+        MaxRetriesError when it ended in the dead letters, JobCancelledError, ResultExpiredError.
+        """
+        deadline = time.monotonic() + check_seconds("timeout", timeout)
+        record = self._record(id, payload, options)
+        waiter = secrets.token_hex(8)
+        try:
+            [answer] = self.storage.enqueue(self.name, [record], waiter, to_ms(timeout))
+        except StorageError as error:
+            raise self._timed_out(record.id, timeout) from error
+        self._answer(answer)
+        if answer.status == "completed":
+            return self._load_result(record.id, answer.result)
+        if answer.state is State.COMPLETED:
+            raise ResultExpiredError(record.id, "it completed, but its result is past its TTL")
+        return self._join(record.id, timeout, deadline, answer.nonce, waiter)
+
+    def wait(self, id: str, timeout: float = 30.0) -> Any:
+        """Wait for a job that was enqueued earlier; its result. Raises as :meth:`call`, and JobNotFoundError."""
+        deadline = time.monotonic() + check_seconds("timeout", timeout)
+        return self._join(check_text("id", id, MAX_ID_BYTES), timeout, deadline)
+
+    def cancel(self, id: str, *, running: bool = False) -> CancelResult:
+        """Cancel a job that has not started; with ``running``, also ask its handler to stop.
+
+        A cancelled id is unknown afterwards, its callers get JobCancelledError.
+        """
+        [status] = self.storage.cancel(self.name, [check_text("id", id, MAX_ID_BYTES)], running=running)
+        if status == "cancelled" and self._emitter.has("cancelled"):
+            self._emitter.emit(Event("cancelled", self.name, id))
+        return CancelResult(id, status)
+
+    # -- looking ----------------------------------------------------------------------
+
+    def get_result(self, id: str, default: Any = None) -> Any:
+        """The result of a completed job, ``default`` when there is none (yet); JobFailedError when it failed."""
+        [snapshot] = self.storage.read(self.name, [check_text("id", id, MAX_ID_BYTES)])
+        if snapshot.state is State.FAILED:
+            raise to_exception(snapshot)
+        if snapshot.state is not State.COMPLETED or snapshot.result is None:
+            return default
+        return self._load_result(id, snapshot.result)
+
+    def get_status(self, id: str) -> JobStatus | None:
+        """Everything known of a job, or None."""
+        return self.get_statuses([id])[id]
+
+    def get_statuses(self, ids: Iterable[str]) -> dict[str, JobStatus | None]:
+        """:meth:`get_status` of many ids, by id."""
+        checked = [check_text("id", id, MAX_ID_BYTES) for id in ids]
+        found: dict[str, JobStatus | None] = {}
+        for chunk in _chunks(checked, MAX_BATCH):
+            for snapshot in self.storage.read(self.name, chunk):
+                found[snapshot.id] = to_status(snapshot, self)
+        return found
+
+    def jobs(self, state: State | str | None = None, *, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of jobs, of one state or of all; pass the page's ``cursor`` on for the next."""
+        return list_jobs(self, state, limit, cursor)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, by its name."""
+        return {state.value: count for state, count in self.storage.counts(self.name).items()}
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)`` for each change of the queue, from every process, until the returned
+        function is called. For monitoring only: nothing's correctness may rest on it."""
+
+        def heard(kind: str, id: str) -> None:
+            listener(Event(kind, self.name, id))
+
+        return self.storage.subscribe(self.name, heard)
+
+    def on(self, event: str, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)`` for what this object does: ``enqueued``, ``duplicate``, ``cancelled``, ``*``."""
+        return self._emitter.on(event, listener)
+
+    # -- upkeep -----------------------------------------------------------------------
+
+    def update_result_ttl(self, id: str, ttl: float) -> str:
+        """Let a finished job's result (or dead letter) live ``ttl`` seconds from now.
+
+        ``"updated"``, ``"not_found"`` or ``"not_terminal"`` (it has not ended yet).
+        """
+        check_text("id", id, MAX_ID_BYTES)
+        return self.storage.update_ttl(self.name, id, to_ms(check_seconds("ttl", ttl)))
+
+    def pause(self) -> None:
+        """Hand out no more jobs, in any process. Running jobs go on, new ones are accepted."""
+        self.storage.pause(self.name, True)
+
+    def resume(self) -> None:
+        """End a :meth:`pause`."""
+        self.storage.pause(self.name, False)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+        return self.storage.is_paused(self.name)
+
+    def purge(self) -> int:
+        """Remove every job that is not running, whatever its state; how many there were."""
+        return self.storage.purge(self.name)
+
+    # -- consuming --------------------------------------------------------------------
+
+    def handler(self, function: Handler) -> Handler:
+        """Decorator: ``function(job)`` runs this queue's jobs. Returns it unchanged; one per Queue object."""
+        if self.function is not None:
+            raise InvalidJobError(f"queue {self.name!r} has a handler already: {self.function!r}")
+        if not callable(function):
+            raise InvalidJobError(f"handler must be callable, got {type(function).__name__}")
+        self.function = function
+        return function
+
+    #: ``q.execute(fn)``, for those who prefer a call to a decorator.
+    execute = handler
+
+    def claim(
+        self, limit: int = 1, *, timeout: float = 0.0, lease: float | None = None, worker_id: str | None = None
+    ) -> list[ClaimedJob]:
+        """Claim up to ``limit`` jobs by hand, for those who run their own loop.
+
+        Waits up to ``timeout`` seconds for the first one. Each job must be settled by its
+        ``complete``, ``retry``, ``fail`` or ``release`` within ``lease`` seconds (default: the queue's
+        visibility_timeout), or be kept by ``extend``. ``worker_id`` labels the first claim's worker.
+        """
+        with self._lock:
+            if self._manual is None:
+                self._manual = ManualWorker(self, worker_id)
+            manual = self._manual
+        return manual.claim(limit, timeout, lease)
+
+    # -- shared by the verbs ----------------------------------------------------------
+
+    def load_payload(self, data: bytes) -> Any:
+        """The payload's value; raises SerdeError naming the queue."""
+        try:
+            return self.options.payload_serde.loads(data)
+        except Exception as error:
+            raise SerdeError(f"queue {self.name!r}: the payload cannot be decoded: {error}") from error
+
+    def dump_result(self, value: Any) -> bytes:
+        """The bytes of a handler's result; raises SerdeError naming the queue."""
+        try:
+            data = self.options.result_serde.dumps(value)
+        except Exception as error:
+            raise SerdeError(f"queue {self.name!r}: the result {error}") from error
+        if len(data) > self.options.max_payload_bytes:
+            raise SerdeError(
+                f"queue {self.name!r}: the result must be at most {self.options.max_payload_bytes} bytes, got {len(data)}"
+            )
+        return data
+
+    def _load_result(self, id: str, data: bytes | None) -> Any:
+        try:
+            return self.options.result_serde.loads(data or b"")
+        except Exception as error:
+            raise SerdeError(f"queue {self.name!r}: the result of {id!r} cannot be decoded: {error}") from error
+
+    def _record(self, id: str | None, payload: Any, given: Mapping[str, Any]) -> NewRecord:
+        """Check everything and build what the storage takes; nothing is written yet."""
+        id = uuid.uuid4().hex if id is None else check_text("id", id, MAX_ID_BYTES)
+        options = JobOptions.of(self.options, given) if given else self._defaults
+        try:
+            data = self.options.payload_serde.dumps(payload)
+        except Exception as error:
+            raise SerdeError(f"queue {self.name!r}: the payload of {id!r} {error}") from error
+        if len(data) > self.options.max_payload_bytes:
+            raise InvalidJobError(
+                f"payload of {id!r} must be at most {self.options.max_payload_bytes} bytes, got {len(data)}"
+            )
+        return NewRecord(
+            id,
+            secrets.token_bytes(8),
+            message.encode(data, options.headers, options.time_limit, options.backoff),
+            options.max_attempts,
+            to_ms(options.result_ttl),
+            to_ms(options.dedup_ttl),
+            self._dead_ttl_ms,
+            options.priority,
+            to_ms(options.delay),
+            None if options.at is None else round(options.at * 1000),
+        )
+
+    def _answer(self, answer: Enqueued) -> EnqueueResult:
+        name = "enqueued" if answer.status == "queued" else "duplicate"
+        if self._emitter.has(name):
+            self._emitter.emit(Event(name, self.name, answer.id))
+        result = self._load_result(answer.id, answer.result) if answer.status == "completed" else None
+        return EnqueueResult(answer.id, answer.status, answer.state.value, result)
+
+    def _join(self, id: str, timeout: float, deadline: float, nonce: bytes = b"", waiter: str | None = None) -> Any:
+        """Wait for the end of a job; a storage that fails meanwhile is asked again until the deadline."""
+        trouble: StorageError | None = None
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            try:
+                snapshot = self.storage.wait(self.name, id, nonce=nonce, waiter=waiter, timeout=remaining)
+            except StorageError as error:
+                trouble = error
+                if remaining <= 0:
+                    raise self._timed_out(id, timeout) from trouble
+                time.sleep(min(remaining, 0.1))  # a storage that is down answers at once
+                continue
+            if snapshot is None:
+                raise self._timed_out(id, timeout) from trouble
+            return self._end_of(snapshot)
+
+    def _end_of(self, snapshot: Snapshot) -> Any:
+        id = snapshot.id
+        if snapshot.state is State.COMPLETED:
+            if snapshot.result is None:
+                raise ResultExpiredError(id, "it completed, but its result is past its TTL")
+            return self._load_result(id, snapshot.result)
+        if snapshot.state is State.FAILED:
+            raise to_exception(snapshot)
+        if snapshot.cause in ("cancelled", "purged"):
+            raise JobCancelledError(id, f"it was {snapshot.cause}")
+        if snapshot.cause in ("expired", "replaced"):
+            raise ResultExpiredError(id, f"its record was {snapshot.cause}")
+        raise JobNotFoundError(id, "no such job" if snapshot.cause == "unknown" else f"it was {snapshot.cause}")
+
+    def _timed_out(self, id: str, timeout: float) -> CallTimeoutError:
+        return CallTimeoutError(id, f"did not end within {timeout:g} s; it goes on")
+
+
+def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any]]:
+    if isinstance(job, NewJob):
+        options = {name: getattr(job, name) for name in NewJob.__slots__ if name not in ("id", "payload")}
+        return job.id, job.payload, {name: value for name, value in options.items() if value is not None}
+    if isinstance(job, Sequence) and not isinstance(job, str | bytes) and len(job) == 2:
+        return job[0], job[1], {}
+    raise InvalidJobError(f"jobs must hold (id, payload) pairs or NewJob, got {type(job).__name__}")
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,117 @@
+"""Values to bytes and back. The bytes given to a storage are the bytes it returns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Protocol, runtime_checkable
+
+from .errors import SerdeError
+
+try:
+    import orjson
+except ImportError:  # no wheel for this interpreter (free-threaded builds)
+    orjson = None  # type: ignore[assignment]
+
+
+@runtime_checkable
+class Serde(Protocol):
+    """What a queue needs to carry values: two methods, inverse of each other."""
+
+    def dumps(self, value: Any) -> bytes:
+        """Turn ``value`` into bytes; raise any exception when that is impossible."""
+        ...
+
+    def loads(self, data: bytes) -> Any:
+        """Turn the bytes made by :meth:`dumps` back into a value."""
+        ...
+
+
+class JsonSerde:
+    """JSON. Refuses what JSON would change silently: NaN, infinities, integers beyond 64 bits."""
+
+    def dumps(self, value: Any) -> bytes:
+        """Encode ``value``; raises SerdeError naming the place of the first value that does not fit."""
+        _refuse_lossy(value)
+        try:
+            if orjson is not None:
+                return orjson.dumps(value)
+            return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(f"cannot be encoded as JSON: {error}") from error
+
+    def loads(self, data: bytes) -> Any:
+        """Decode ``data``; raises SerdeError when it is not JSON."""
+        try:
+            return json.loads(data) if orjson is None else orjson.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise SerdeError(f"is not JSON: {error}") from error
+
+
+class RawSerde:
+    """Bytes as they are; str travels as UTF-8 and comes back as bytes."""
+
+    def dumps(self, value: Any) -> bytes:
+        """Return the bytes of ``value``; raises SerdeError for anything but bytes-like and str."""
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        if value is None:
+            return b""
+        raise SerdeError(f"must be bytes or str for RawSerde, got {type(value).__name__}")
+
+    def loads(self, data: bytes) -> bytes:
+        """Return ``data``."""
+        return data
+
+
+def content_id(payload: Any) -> str:
+    """An id made of the payload's content: equal payloads (by JSON, keys sorted) give equal ids.
+
+    32 hexadecimal characters of SHA-256.
+    """
+    if isinstance(payload, bytes | bytearray | memoryview):
+        data = bytes(payload)
+    else:
+        _refuse_lossy(payload)
+        try:
+            if orjson is not None:
+                data = orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)
+            else:
+                data = json.dumps(
+                    payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+                ).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(f"payload: no content id, it cannot be encoded as JSON: {error}") from error
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+_SCALARS = frozenset({str, bool, type(None)})
+_MAX_DEPTH = 254
+
+
+def _refuse_lossy(value: Any, path: str = "", depth: int = 0) -> None:
+    """Raise SerdeError for numbers that JSON encoders change without an error."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if kind is int:
+        if not -(2**63) <= value < 2**64:
+            raise SerdeError(f"{path or 'value'}: integer {value} does not fit in 64 bits")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise SerdeError(f"{path or 'value'}: {value} has no JSON form")
+    elif kind is dict:
+        if depth >= _MAX_DEPTH:
+            raise SerdeError(f"nested deeper than {_MAX_DEPTH} levels")
+        for key, item in value.items():
+            if type(item) not in _SCALARS:
+                _refuse_lossy(item, f"{path}[{key!r}]", depth + 1)
+    elif kind is list or kind is tuple:
+        if depth >= _MAX_DEPTH:
+            raise SerdeError(f"nested deeper than {_MAX_DEPTH} levels")
+        for index, item in enumerate(value):
+            if type(item) not in _SCALARS:
+                _refuse_lossy(item, f"{path}[{index}]", depth + 1)

@@ -1,0 +1,434 @@
+"""The storage contract: whole transitions, batch-first, the holder check inside.
+
+A storage moves jobs between the states of ``lifecycle.TRANSITIONS`` and answers
+questions about them. Every mutating method is one atomic step (or a bounded number of
+atomic steps that each stand alone, where the docstring says so); nobody ever composes
+two calls into one transition. The guarantees are numbered in the specification, and
+``reliq.testing.StorageContract`` holds any implementation to them.
+
+Conventions: every time is an integer of milliseconds (``_ms``) by the storage's own
+clock, epoch based; ids are str, compared byte by byte; messages, results, errors and
+nonces are bytes and come back as given. Arguments were validated by the caller.
+
+Words: an *incarnation* is one accepted life of an id, named by its ``nonce`` (8 random
+bytes). The *token* counts the claims of an incarnation and is never lowered. A holder
+proves a job is its own with (id, nonce, token).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from ..lifecycle import State
+
+#: How long the trace of a removed record answers repeated calls (SPEC I11, I25).
+TOMBSTONE_MS = 60_000
+#: How many errors of failed attempts a record keeps.
+HISTORY = 5
+#: The most ids one atomic step touches. Longer batches are split by the storage.
+MAX_BATCH = 1_000
+#: A claim stops at this many bytes of messages (but takes at least one job).
+MAX_CLAIM_BYTES = 1 << 20
+#: The slowest a sleeping thread looks again by itself, whatever rang or not.
+FALLBACK_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """One job to enqueue. ``at_ms`` (epoch) wins over ``delay_ms``; due in the past = at once.
+
+    ``dedup_ttl_ms`` and ``result_ttl_ms`` count from the end of the job.
+    """
+
+    id: str
+    nonce: bytes
+    message: bytes
+    max_attempts: int
+    result_ttl_ms: int
+    dedup_ttl_ms: int
+    dead_ttl_ms: int
+    priority: int = 0
+    delay_ms: int = 0
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """Answer for one :class:`NewRecord`.
+
+    ``status``: ``"queued"`` accepted (also on a repeat with the same nonce, I11),
+    ``"duplicate"``, or ``"completed"`` with ``result``. ``state`` and ``nonce`` are those of
+    the incarnation that now stands under the id.
+    """
+
+    id: str
+    status: str
+    state: State
+    nonce: bytes
+    result: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker: a label that people read and a random instance that makes it unique.
+
+    ``runners`` is how many jobs it runs at once; ``ttl_ms`` how long it counts as alive
+    after its last claim or heartbeat.
+    """
+
+    label: str
+    instance: str
+    runners: int = 1
+    ttl_ms: int = 15_000
+
+    @property
+    def key(self) -> str:
+        """What the storage stores: ``label~instance``; the last ``~`` divides them."""
+        return f"{self.label}~{self.instance}"
+
+
+def worker_label(key: str) -> str:
+    """The label part of a stored worker key."""
+    return key.rpartition("~")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One job handed to a worker, with everything its handler and its settle need."""
+
+    id: str
+    nonce: bytes
+    token: int
+    attempts: int
+    max_attempts: int
+    created_at_ms: int
+    priority: int
+    has_waiter: bool
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Answer of ``claim``: the jobs, and whether claimable work remained behind them."""
+
+    jobs: list[Claimed]
+    more: bool
+
+
+class Verb(StrEnum):
+    """The four ends of a run."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    FAIL = "fail"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one claimed job ended.
+
+    COMPLETE stores ``result``; RETRY and FAIL append ``error`` to the history; RETRY waits
+    ``delay_ms`` (0 = at the back of the queue at once); RELEASE gives the attempt back and
+    puts the job at the front. ``ttl_ms`` overrides result_ttl (COMPLETE) or dead_ttl.
+    """
+
+    id: str
+    nonce: bytes
+    token: int
+    verb: Verb
+    result: bytes = b""
+    error: bytes = b""
+    delay_ms: int = 0
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Answer for one :class:`Outcome`: the state it led to (ABSENT = cancelled), None = refused."""
+
+    id: str
+    state: State | None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the job was no longer the caller's, so that nothing changed."""
+        return self.state is None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as its holder knows it."""
+
+    id: str
+    nonce: bytes
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """Answer of a heartbeat.
+
+    ``lost``: held leases that are no longer the worker's; ``cancelled``: held jobs whose
+    cancel was requested; ``orphans``: leases of this worker that it neither holds nor is
+    about to receive (it must check again, then release them).
+    """
+
+    lost: list[Held]
+    cancelled: list[Held]
+    orphans: list[Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Answer of one reap step.
+
+    ``changes``: (event name, id) for ``stalled``, ``failed``, ``cancelled`` and ``expired``;
+    ``more``: the step hit its bound, call again at once; ``next_due_ms``: milliseconds until
+    the next delayed job is due, None when there is none.
+    """
+
+    changes: list[tuple[str, str]]
+    more: bool
+    next_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One record as read. ``state`` ABSENT: all else is default, and ``cause`` says why it is gone.
+
+    ``cause``: ``"unknown"`` (never seen, or longer ago than the tombstone), ``"cancelled"``,
+    ``"purged"``, ``"expired"``, ``"discarded"`` or ``"replaced"``. ``errors``: (at_ms, worker key,
+    attempt, bytes), oldest first. ``result`` is None when there is none or it expired.
+    ``is_exhausted``: failed because its attempts were used up.
+    """
+
+    id: str
+    state: State
+    cause: str = "unknown"
+    nonce: bytes = b""
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    attempts: int = 0
+    max_attempts: int = 0
+    token: int = 0
+    priority: int = 0
+    due_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    worker: str | None = None
+    cancel_requested: bool = False
+    is_exhausted: bool = False
+    result: bytes | None = None
+    errors: tuple[tuple[int, str, int, bytes], ...] = ()
+    message: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A registered worker of a queue."""
+
+    key: str
+    queue: str
+    runners: int
+    expires_at_ms: int
+    processing: int
+
+
+class Doorbell(ABC):
+    """Wakes one sleeping thread of this process when one of its queues has something for it.
+
+    One thread waits at a time (the pool's leader). A ring is never lost between two waits:
+    either the wait returns or a later look finds the work.
+    """
+
+    @abstractmethod
+    def wait(self, timeout: float) -> str | None:
+        """Block until a queue rings; its name, or None after ``timeout`` seconds or :meth:`wake`."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """End the present wait, or the next one, at once. Any thread may call it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the bell uses. No wait may be running."""
+
+
+class Storage(ABC):
+    """Abstract base of every storage. Methods may be called from any thread."""
+
+    #: For logs and repr; never holds a password.
+    url: str = ""
+    #: Test-only: added to the storage's clock.
+    skew_ms: int = 0
+    #: How long a sleeping wait or doorbell goes before it looks by itself. Correct wake-ups do
+    #: not rest on it: the contract suite raises it to a minute.
+    fallback_ms: int = FALLBACK_MS
+
+    # -- transitions ------------------------------------------------------------------
+
+    @abstractmethod
+    def enqueue(self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0) -> list[Enqueued]:
+        """Accept each job whose id is free; answer in order. Atomic per MAX_BATCH jobs.
+
+        An id is free when ABSENT, ``failed`` (the dead letter is replaced), or ``completed`` with
+        its dedup window (end + dedup_ttl) over. A duplicate changes nothing. The same id
+        twice in one batch: the first wins. Same nonce again = the first answer again, also
+        from the tombstone (I11). A completed record within its window answers ``completed`` while the
+        result lives, else ``duplicate``. Replacing removes the old record, its result and
+        errors in the same step, leaves a tombstone and wakes its waiters.
+
+        ``waiter`` (with one job): registers that reply token for the incarnation which now
+        stands there, unless it has finished, in the same step; it lapses after ``wait_ms``.
+        Rings ``work`` for queued jobs and ``due`` for one that became the earliest due.
+        """
+
+    @abstractmethod
+    def claim(self, queue: str, worker: Worker, limit: int, *, serial: int, lease_ms: int) -> Claim:
+        """Move up to ``limit`` queued jobs to ``worker``: token+1, attempts+1, lease; one step.
+
+        Registers the worker. Takes at most max(1, queued // runners registered), stops at
+        MAX_CLAIM_BYTES; highest priority first, then front to back. A lease taken together
+        with others is marked as a batch; a *solo* job is claimed alone. A paused queue gives
+        nothing. While claimable work remains ``more`` is true and the doorbell rings again.
+        ``serial`` rises with each claim of the worker and is stored with the lease.
+        """
+
+    @abstractmethod
+    def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """End runs, item by item: refused unless processing with this (nonce, token).
+
+        RETRY with attempts used up becomes ``failed`` (exhausted). With a cancel request every
+        verb but COMPLETE removes the record (ABSENT, cause cancelled). Repeating a settle with the
+        same token gives the first answer until the next settle of that incarnation, and for
+        TOMBSTONE_MS after its record went. An expired lease that was not recovered still
+        counts. Result or error and final state appear together; every end wakes all waiters.
+        """
+
+    @abstractmethod
+    def extend(
+        self, queue: str, worker: Worker, held: Sequence[Held], *, below: int, in_flight: Sequence[int], lease_ms: int
+    ) -> Extended:
+        """Heartbeat: renew the worker's registration and the leases in ``held`` that are its own.
+
+        Never shortens a lease. Orphans are leases of this worker with a serial below ``below``, not
+        in ``held`` and with a serial not in ``in_flight``; they are listed, not changed.
+        """
+
+    @abstractmethod
+    def leave(self, queue: str, worker_key: str) -> int:
+        """Remove a worker and recover what it still holds (as ``reap`` would); how many jobs.
+
+        For a clean stop (nothing held) and for a supervisor that saw the process die.
+        """
+
+    @abstractmethod
+    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+        """Cancel each id; the statuses of ``CancelResult``, in order.
+
+        waiting, scheduled, queued, failing: the record goes, its waiters wake, a tombstone stays. processing:
+        with ``running`` the request is recorded for the holder (``"cancelling"``), else ``"processing"``.
+        """
+
+    @abstractmethod
+    def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
+        """One bounded step of upkeep; any number of callers, in any order, any crash between.
+
+        Promotes due jobs. At most once per ``interval_ms`` / 2 also: recovers leases past their deadline and all leases of
+        workers past theirs (to the front; batch leases are not counted and made solo,
+        others count and become ``failed`` when used up; cancel-requested ones are removed), removes
+        expired results, records, tombstones and what a purge left, cleans stale entries. When
+        the previous reap is older than two intervals, each worker and lease whose deadline had not passed then
+        gets one ttl of grace, at most once between two heartbeats of that worker.
+        """
+
+    @abstractmethod
+    def wait(self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float) -> Snapshot | None:
+        """Block until the job ends (completed, failed, or removed: ABSENT with its cause).
+
+        With ``waiter`` that token was registered by ``enqueue`` for incarnation ``nonce``; without, it is
+        registered here if the job is unfinished (an absent id answers at once). After
+        ``timeout`` seconds the state is read once more, the waiter removed, None returned.
+        """
+
+    @abstractmethod
+    def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
+        """Let a finished job's result (or dead letter) live ``ttl_ms`` from now.
+
+        ``"updated"``, ``"not_found"`` (unknown, or the result is gone) or ``"not_terminal"``.
+        """
+
+    @abstractmethod
+    def revive(self, queue: str, ids: Sequence[str] | None, *, limit: int = MAX_BATCH) -> list[str]:
+        """Dead letters back to the queue's end: attempts 0, token kept, same incarnation.
+
+        ``ids`` None: the oldest ``limit``. Returns the ids that were revived.
+        """
+
+    @abstractmethod
+    def discard(self, queue: str, ids: Sequence[str]) -> list[str]:
+        """Remove dead letters for good (cause discarded). Returns the ids that were removed."""
+
+    @abstractmethod
+    def purge(self, queue: str) -> int:
+        """Make every job that is not processing absent at once, however many; how many they were.
+
+        One step, constant time: reaps carry out the removal and wake the waiters.
+        """
+
+    @abstractmethod
+    def pause(self, queue: str, paused: bool) -> None:
+        """Stop or resume the handing out of jobs, for every process."""
+
+    # -- reading ----------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
+        """The records of ``ids``, in order; without ``payload`` messages and results are left out."""
+
+    @abstractmethod
+    def list_ids(self, queue: str, state: State, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
+        """A page of ids in ``state``, roughly in the order they will be served or ended, and the next cursor."""
+
+    @abstractmethod
+    def counts(self, queue: str) -> dict[State, int]:
+        """How many jobs are in each stored state. Constant time."""
+
+    @abstractmethod
+    def is_paused(self, queue: str) -> bool:
+        """Whether the queue is paused."""
+
+    @abstractmethod
+    def queues(self) -> list[str]:
+        """Names of all queues that were ever enqueued to and not deleted, sorted."""
+
+    @abstractmethod
+    def workers(self, queue: str | None = None) -> list[WorkerInfo]:
+        """Registered workers of one queue or of all."""
+
+    @abstractmethod
+    def subscribe(self, queue: str, listener: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call ``listener(event name, id)`` for each change of the queue, from every process, until
+        the returned function is called. For monitoring only: messages may be lost.
+
+        Names: enqueue ``queued`` or ``scheduled``; claim ``processing``; settle ``completed``,
+        ``failing``, ``failed``, ``requeued`` (release) or ``cancelled``; cancel ``cancelled`` or
+        ``cancelling``; reap ``queued`` (promoted), ``stalled`` (recovered), ``failed``, ``cancelled``,
+        ``expired``; revive ``queued``; discard ``discarded``; purge ``purged`` with an empty id.
+        An exception in a listener is logged and goes no further.
+        """
+
+    @abstractmethod
+    def doorbell(self, queues: Sequence[str], bell: Literal["work", "due"]) -> Doorbell:
+        """A bell for ``queues``: ``work`` rings when a job becomes claimable, ``due`` when the
+        earliest due time moved forward."""
+
+    # -- life -------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the storage's connections and threads. Idempotent; using it later reopens nothing."""

@@ -1,0 +1,101 @@
+"""Checks of what users pass in. Each refusal names the field, what it got and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from .errors import InvalidJobError
+
+MAX_ID_BYTES = 512
+MAX_WORKER_ID_BYTES = 128
+MAX_HEADERS_BYTES = 8 * 1024
+MAX_ATTEMPTS = 1_000
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: 100 years: beyond it a number of seconds is a mistake (milliseconds, or an epoch).
+_MAX_SECONDS = 100 * 365.25 * 86400
+
+
+def check_text(field: str, value: Any, max_bytes: int) -> str:
+    """A str of 1 to ``max_bytes`` bytes of UTF-8 without control characters or lone surrogates."""
+    if not isinstance(value, str):
+        raise InvalidJobError(f"{field} must be a str of 1-{max_bytes} bytes, got {type(value).__name__}")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidJobError(f"{field} must be valid unicode, got a str with a lone surrogate: {value!a:.80}") from None
+    if not 1 <= size <= max_bytes:
+        raise InvalidJobError(f"{field} must be 1-{max_bytes} bytes of UTF-8, got a str of {size} bytes")
+    if not value.isprintable() and _CONTROL.search(value):
+        raise InvalidJobError(f"{field} must not hold control characters, got str {value!a:.80}")
+    return value
+
+
+def check_queue_name(value: Any) -> str:
+    """1-64 characters of A-Z a-z 0-9 . _ -"""
+    if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
+        got = f"{value!a:.80}" if isinstance(value, str) else type(value).__name__
+        raise InvalidJobError(f"queue name must be 1-64 characters of A-Z a-z 0-9 . _ - , got {got}")
+    return value
+
+
+def check_seconds(field: str, value: Any, *, zero: bool = False) -> float:
+    """A finite number of seconds above zero (or, with ``zero``, at least zero)."""
+    limit = f"a finite number of seconds {'>= 0' if zero else '> 0'}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidJobError(f"{field} must be {limit}, got {type(value).__name__}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise InvalidJobError(f"{field} must be {limit}, got {value!r}")
+    if value > _MAX_SECONDS:
+        raise InvalidJobError(f"{field} must be at most 100 years in seconds, got {value!r}")
+    return value
+
+
+def check_int(field: str, value: Any, low: int, high: int) -> int:
+    """An int (not a bool) between ``low`` and ``high``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidJobError(f"{field} must be an int from {low} to {high}, got {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidJobError(f"{field} must be from {low} to {high}, got {value}")
+    return value
+
+
+def check_at(value: Any) -> float:
+    """An aware datetime or epoch seconds, as epoch seconds."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidJobError("at must be an aware datetime or epoch seconds, got a naive datetime")
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidJobError(f"at must be an aware datetime or epoch seconds, got {type(value).__name__}")
+    if not math.isfinite(value) or not 0 <= value < 2**33:
+        raise InvalidJobError(f"at must be epoch seconds between 0 and 2**33, got {value!r}")
+    return float(value)
+
+
+def check_headers(value: Any) -> dict[str, str]:
+    """A mapping of str to str, at most 8 KiB in all."""
+    if not isinstance(value, Mapping):
+        raise InvalidJobError(f"headers must be a mapping of str to str, got {type(value).__name__}")
+    size = 0
+    for key, item in value.items():
+        if not isinstance(key, str) or not isinstance(item, str):
+            raise InvalidJobError(
+                f"headers must map str to str, got {type(key).__name__} to {type(item).__name__} at {key!r:.80}"
+            )
+        try:
+            size += len(key.encode()) + len(item.encode())
+        except UnicodeEncodeError:
+            raise InvalidJobError(f"headers must be valid unicode, got a lone surrogate at {key!a:.80}") from None
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidJobError(f"headers must be at most {MAX_HEADERS_BYTES} bytes, got {size}")
+    return dict(value)
+
+
+def to_ms(seconds: float) -> int:
+    """Seconds of the API to milliseconds of a storage; a positive time never becomes zero."""
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
