@@ -26,7 +26,7 @@ from .errors import (
 from .failure import to_exception
 from .hooks import Emitter, Listener
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
-from .lifecycle import State
+from .lifecycle import FINISHED, State
 from .listing import list_jobs, to_status
 from .manual import ClaimedJob, ManualWorker
 from .options import JobArguments, JobOptions, QueueArguments, QueueOptions
@@ -161,9 +161,11 @@ class Queue:
         self._answer(answer)
         if answer.status == "completed":
             return self._load_result(record.id, answer.result)
-        if answer.state is State.COMPLETED:
+        if answer.state is State.COMPLETED and answer.status == "duplicate":
             raise ResultExpiredError(record.id, "it completed, but its result is past its TTL")
-        return self._join(record.id, timeout, deadline, answer.nonce, waiter)
+        # A repeated enqueue may find its own job finished: then nobody replies, look at the state.
+        registered = None if answer.state in FINISHED else waiter
+        return self._join(record.id, timeout, deadline, answer.nonce, registered)
 
     def wait(self, id: str, timeout: float = 30.0) -> Any:
         """Wait for a job that was enqueued earlier; its result. Raises as :meth:`call`, and JobNotFoundError."""

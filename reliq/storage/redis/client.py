@@ -1,0 +1,128 @@
+"""Scripts and commands over a link: errors translated, and what is safe to repeat repeated."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+from redis import exceptions as rex
+
+from ...errors import (
+    NotConfirmedError,
+    OutcomeUnknownError,
+    StorageError,
+    StorageUnavailableError,
+)
+from .connection import MAX_WAITS, Link, Reply, UnreachableError
+from .scripts import script
+
+#: Errors with which a server says that it did not carry out a command, and that a later try may work.
+_LATER = (
+    rex.BusyLoadingError, rex.ReadOnlyError, rex.ClusterDownError, rex.MasterDownError, rex.TryAgainError,
+    rex.MaxConnectionsError, UnreachableError,
+)  # fmt: skip
+_PAUSE = 0.01
+_MAX_PAUSE = 0.25
+
+
+class Client:
+    """One link, used by everything in the process that shares the storage.
+
+    ``repeat_for`` seconds (at most 30): how long an operation is tried again before
+    StorageUnavailableError or OutcomeUnknownError.
+    """
+
+    def __init__(self, link: Link, repeat_for: float, confirm_replicas: int, confirm_timeout: float) -> None:
+        self.link = link
+        self.repeat_for = repeat_for
+        self._replicas = confirm_replicas
+        self._replica_ms = round(confirm_timeout * 1000)
+        self._places = threading.BoundedSemaphore(MAX_WAITS)
+
+    def run(
+        self,
+        name: str,
+        tag: str,
+        *args: Any,
+        is_repeatable: bool = False,
+        within: float | None = None,
+        confirm: bool = False,
+    ) -> Any:
+        """Run the transition ``name`` on the queue of ``tag``.
+
+        Nothing was sent, or the server said that it did nothing: tried again in any case. An answer that was
+        lost: only with ``is_repeatable``. Raises OutcomeUnknownError when a lost answer may have been a success.
+        """
+        found = script(name)
+
+        def send() -> Any:
+            replicas = self._replicas if confirm else 0
+            try:
+                reply, confirmed = self.link.execute(
+                    "EVALSHA", found.sha, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms
+                )
+            except rex.NoScriptError:
+                reply, confirmed = self.link.execute(
+                    "EVAL", found.text, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms
+                )
+            if replicas and confirmed < replicas:
+                raise NotConfirmedError(
+                    f"{name}: written, but {confirmed} of {replicas} replicas confirmed it within {self._replica_ms} ms"
+                )
+            return reply
+
+        return self._repeat(name, send, is_repeatable, within)
+
+    def command(self, *command: Any) -> Reply:
+        """Run a plain command that is safe to repeat."""
+        return self._repeat(command[0], lambda: self.link.execute(*command)[0], True, None)
+
+    def block(self, *command: Any) -> Reply:
+        """Run one blocking read; never repeated, the caller looks at the state after an error."""
+        try:
+            return self.link.block(*command)
+        except (rex.RedisError, UnreachableError, OSError) as error:
+            raise _translate(command[0], error) from error
+
+    def take_place(self, timeout: float) -> bool:
+        """Reserve one of the connections in which callers may block."""
+        return self._places.acquire(timeout=timeout)
+
+    def leave_place(self) -> None:
+        """Give it back."""
+        self._places.release()
+
+    def _repeat(self, name: str, send: Any, is_repeatable: bool, within: float | None) -> Any:
+        deadline = time.monotonic() + (self.repeat_for if within is None else min(within, self.repeat_for))
+        pause, was_sent = _PAUSE, False
+        while True:
+            try:
+                return send()
+            except (rex.RedisError, UnreachableError, OSError) as error:
+                later = isinstance(error, _LATER)
+                if not later and isinstance(error, rex.ConnectionError | rex.TimeoutError | OSError):
+                    was_sent = not isinstance(error, rex.AuthenticationError)
+                    later = was_sent and is_repeatable
+                if not later or time.monotonic() + pause >= deadline:
+                    if was_sent:
+                        raise OutcomeUnknownError(
+                            f"{name}: the server stopped answering in the middle; it may or may not have been"
+                            f" carried out, and is safe to repeat ({error})"
+                        ) from error
+                    raise _translate(name, error) from error
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, _MAX_PAUSE)
+
+
+def _translate(name: str, error: Exception) -> StorageError:
+    if isinstance(error, rex.AuthenticationError):
+        return StorageError(f"{name}: the server refused the credentials: {error}")
+    if isinstance(error, rex.NoPermissionError):
+        return StorageError(f"{name}: the server's user lacks a right: {error}")
+    if isinstance(error, rex.OutOfMemoryError) or "OOM" in str(error)[:60]:
+        return StorageUnavailableError(f"{name}: the server is out of memory, nothing was written: {error}")
+    if isinstance(error, (*_LATER, rex.ConnectionError, rex.TimeoutError, OSError)):
+        return StorageUnavailableError(f"{name}: the server does not answer, nothing was written: {error}")
+    return StorageError(f"{name}: {error}")

@@ -1,0 +1,333 @@
+"""Connections to the server: one pool for each storage, with every default of the client set explicitly.
+
+redis-py's defaults repeat a command up to ten times when its answer is late; reliq repeats only
+what is safe to repeat, and does so itself. This module is the one place that knows the
+client library's classes; its loose types end here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import Connection, ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from ...errors import InvalidJobError
+
+#: Seconds a command may take, and a connection to be made.
+COMMAND_TIMEOUT = 5.0
+CONNECT_TIMEOUT = 5.0
+#: The longest one blocking read lasts, and how much later than that the server may answer.
+BLOCK_SECONDS = 10.0
+BLOCK_MARGIN = 5.0
+#: Callers that may block at once; more wait for a place, so that they cannot starve the workers.
+MAX_WAITS = 256
+#: A connection that was idle for this long is looked at before it is used again.
+_IDLE_SECONDS = 0.5
+
+Reply = Any
+
+
+class UnreachableError(Exception):
+    """No connection could be made, so nothing was sent."""
+
+
+class Link(Protocol):
+    """What the storage needs of a server, whatever its topology."""
+
+    is_cluster: bool
+
+    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
+        """Run a short command; its reply, and how many replicas confirmed it (when asked)."""
+
+    def block(self, *command: Any) -> Reply:
+        """Run a command that blocks for at most BLOCK_SECONDS."""
+
+    def pubsub(self) -> Any:
+        """A redis-py PubSub on a connection of its own."""
+
+    def close(self) -> None:
+        """Disconnect everything."""
+
+
+def connect(url: str, **options: Any) -> Link:
+    """A link for ``url``. Nothing connects yet, except for a cluster at its first command."""
+    scheme, _, rest = url.partition("://")
+    scheme = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme)
+    if scheme == "redis+cluster":
+        hosts, kwargs = _hosts(url, 6379)
+        nodes = [ClusterNode(host, port) for host, port in hosts]
+        return ClusterLink(lambda timeout: RedisCluster(startup_nodes=nodes, **kwargs, **_cluster_defaults(timeout), **options))
+    if scheme == "redis+sentinel":
+        hosts, kwargs = _hosts(url, 26379)
+        service = kwargs.pop("service", None)
+        if not service:
+            raise InvalidJobError("a Sentinel URL names its service: redis+sentinel://host:26379,host2:26379/service[/db]")
+
+        def sentinel_pool(timeout: float) -> ConnectionPool:
+            kw = {**kwargs, **options, **_defaults(timeout)}
+            manager = Sentinel(hosts, sentinel_kwargs={**_defaults(CONNECT_TIMEOUT)}, **{**_defaults(timeout)})
+            return SentinelConnectionPool(service, manager, **kw)
+
+        return DirectLink(sentinel_pool)
+    plain = f"{scheme}://{rest}"
+    return DirectLink(lambda timeout: ConnectionPool.from_url(plain, **{**_defaults(timeout), **options}))
+
+
+def from_client(client: Any) -> Link:
+    """A link with connections of its own to where ``client`` points. The client itself is left alone."""
+    if isinstance(client, RedisCluster):
+        nodes = [ClusterNode(node.host, node.port) for node in client.get_nodes()]
+        manager = client.nodes_manager
+        kept = {name: manager.connection_kwargs[name] for name in _KEPT if name in manager.connection_kwargs}
+        return ClusterLink(lambda timeout: RedisCluster(startup_nodes=nodes, **{**kept, **_cluster_defaults(timeout)}))
+    if not isinstance(client, redis.Redis):
+        raise InvalidJobError(f"client must be a redis.Redis or RedisCluster, got {type(client).__name__}")
+    pool = client.connection_pool
+    kept = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_DROPPED)}
+
+    def make(timeout: float) -> ConnectionPool:
+        kwargs = {**kept, **_defaults(timeout)}
+        if isinstance(pool, SentinelConnectionPool):
+            kwargs.pop("connection_pool", None)
+            return SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **kwargs)
+        return ConnectionPool(connection_class=pool.connection_class, **kwargs)
+
+    return DirectLink(make)
+
+
+class DirectLink:
+    """One server (or the master that Sentinel names)."""
+
+    is_cluster = False
+
+    def __init__(self, make_pool: Callable[[float], ConnectionPool]) -> None:
+        self._make_pool = make_pool
+        self._short = _Stack(make_pool(COMMAND_TIMEOUT))
+        self._long = _Stack(make_pool(BLOCK_SECONDS + BLOCK_MARGIN))
+
+    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
+        if not replicas:
+            return self._short.execute(command), 0
+        # WAIT counts for the connection that wrote.
+        reply, confirmed = self._short.execute_both(command, ("WAIT", replicas, replica_ms))
+        return reply, int(confirmed)
+
+    def block(self, *command: Any) -> Reply:
+        return self._long.execute(command)
+
+    def pubsub(self) -> Any:
+        pool = self._make_pool(BLOCK_SECONDS + BLOCK_MARGIN)
+        return redis.Redis(connection_pool=pool).pubsub()
+
+    def close(self) -> None:
+        self._short.close()
+        self._long.close()
+
+
+class ClusterLink:
+    """A cluster: the client's own class finds nodes and follows redirections."""
+
+    is_cluster = True
+
+    def __init__(self, make: Callable[[float], RedisCluster]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._clients: dict[float, RedisCluster] = {}
+        self._pid = os.getpid()
+
+    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
+        if replicas:
+            raise InvalidJobError("confirm_replicas is not supported on a cluster")
+        return self._client(COMMAND_TIMEOUT).execute_command(*command), 0
+
+    def block(self, *command: Any) -> Reply:
+        return self._client(BLOCK_SECONDS + BLOCK_MARGIN).execute_command(*command)
+
+    def pubsub(self) -> Any:
+        return self._client(BLOCK_SECONDS + BLOCK_MARGIN).pubsub()
+
+    def close(self) -> None:
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _client(self, timeout: float) -> RedisCluster:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._clients = os.getpid(), {}
+            client = self._clients.get(timeout)
+            if client is None:
+                try:
+                    client = self._clients[timeout] = self._make(timeout)
+                except (redis.RedisError, OSError) as error:
+                    raise UnreachableError(str(error)) from error
+            return client
+
+
+class _Stack:
+    """Idle connections, last in first out. As many as threads ever used them at once.
+
+    Taking from a deque is atomic and costs a fraction of the client's pool, which
+    locks, checks and counts around every command.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: deque[tuple[Connection, float]] = deque()
+        self._pid = os.getpid()
+        self._is_closed = False
+
+    def execute(self, command: tuple[Any, ...]) -> Reply:
+        with self._connection() as connection:
+            connection.send_command(*command, check_health=False)
+            return connection.read_response()
+
+    def execute_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Reply, Reply]:
+        with self._connection() as connection:
+            connection.send_command(*first, check_health=False)
+            reply = connection.read_response()
+            connection.send_command(*second, check_health=False)
+            return reply, connection.read_response()
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop()[0].disconnect()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        connection = self._take()
+        try:
+            yield connection
+        except ResponseError:  # an answer like any other: the connection is in order
+            self._give_back(connection)
+            raise
+        except BaseException as error:
+            # Whatever interrupted the exchange, an answer may still be on its way: never reuse.
+            connection.disconnect()
+            if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+                self._drop_idle()
+            raise
+        self._give_back(connection)
+
+    def _take(self) -> Connection:
+        if self._pid != os.getpid():
+            # A child after a fork: the sockets are the parent's.
+            self._pid, self._idle = os.getpid(), deque()
+        try:
+            connection, used_at = self._idle.pop()
+        except IndexError:
+            return self._new()
+        if time.monotonic() - used_at > _IDLE_SECONDS:
+            try:
+                if not connection.can_read(0):
+                    return connection
+            except (RedisConnectionError, OSError):
+                pass
+            connection.disconnect()  # the server closed it, or said something nobody asked for
+            return self._connected(connection)
+        return connection
+
+    def _new(self) -> Connection:
+        return self._connected(self._pool.make_connection())
+
+    def _connected(self, connection: Any) -> Connection:
+        try:
+            connection.connect()
+        except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
+            raise
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            connection.disconnect()
+            raise UnreachableError(str(error)) from error
+        return connection  # type: ignore[no-any-return]
+
+    def _give_back(self, connection: Connection) -> None:
+        self._idle.append((connection, time.monotonic()))
+        if self._is_closed:
+            self.close()
+
+    def _drop_idle(self) -> None:
+        # One broken connection means that the others are likely broken too: look before use.
+        self._idle = deque((connection, 0.0) for connection, _ in tuple(self._idle))
+
+
+_KEPT = (
+    "username", "password", "credential_provider", "ssl", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile",
+    "ssl_cert_reqs", "ssl_check_hostname",
+)  # fmt: skip
+_DROPPED = ("maint_", "event_", "orig_", "oss_", "maintenance_", "driver_info", "lib_", "himport", "legacy_")
+_ACCEPTED = frozenset(inspect.signature(redis.connection.AbstractConnection.__init__).parameters)
+
+
+def _defaults(timeout: float) -> dict[str, Any]:
+    """Every default that decides how often and how long something is sent."""
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_keepalive": True,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "health_check_interval": 0,
+        "protocol": 2,
+        "decode_responses": False,
+    }
+    if "driver_info" in _ACCEPTED:
+        options["driver_info"] = None
+    else:
+        options["lib_name"] = options["lib_version"] = None
+    if "maint_notifications_config" in _ACCEPTED:
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    options["max_connections"] = 1 << 31  # the number of threads is the bound
+    return options
+
+
+def _cluster_defaults(timeout: float) -> dict[str, Any]:
+    options = _defaults(timeout)
+    del options["retry_on_error"]
+    return options
+
+
+def _hosts(url: str, default_port: int) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """``user:password@host:port,host:port/service/db?option=value`` in its parts."""
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    kwargs: dict[str, Any] = {}
+    if credentials:
+        username, _, password = credentials.partition(":")
+        if username:
+            kwargs["username"] = unquote(username)
+        kwargs["password"] = unquote(password)
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    if parts.scheme == "redis+sentinel" and path:
+        kwargs["service"] = path[0]
+        if len(path) > 1:
+            kwargs["db"] = int(path[1])
+    for name, values in parse_qs(parts.query).items():
+        kwargs[name] = {"true": True, "false": False}.get(values[0].lower(), values[0])
+    found = []
+    for host in hosts.split(","):
+        name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
+        try:
+            found.append((name.strip("[]") or "localhost", int(port or default_port)))
+        except ValueError:
+            raise InvalidJobError(f"storage URL: port must be a number, got {port!r}") from None
+    return found, kwargs

@@ -1,0 +1,80 @@
+"""Doorbells on Redis: one blocking read over the bell lists of several queues."""
+
+from __future__ import annotations
+
+import queue as queues
+import secrets
+import threading
+from collections.abc import Sequence
+
+from ...service import Service
+from ..base import Doorbell
+from .client import Client
+from .connection import BLOCK_SECONDS
+from .keys import queue_tag
+
+_STOP_KEY_SECONDS = 30
+
+
+class ListDoorbell(Doorbell):
+    """Blocks in BLPOP on the bells, and on a list of its own through which ``wake`` reaches it."""
+
+    def __init__(self, client: Client, prefix: str, names: Sequence[str], bell: str) -> None:
+        self._client = client
+        tags = {name: queue_tag(prefix, name) for name in names}
+        suffix = {"work": ":wake", "due": ":due-wake"}[bell]
+        self._queues = {f"{tag}{suffix}".encode(): name for name, tag in tags.items()}
+        self._keys = list(self._queues)
+        self._stop_key = f"{tags[names[0]]}:stop:{secrets.token_hex(8)}".encode()
+
+    def wait(self, timeout: float) -> str | None:
+        seconds = max(0.001, min(timeout, BLOCK_SECONDS))
+        # BLPOP serves its first key first: rotate, so that no queue starves.
+        keys = self._keys = [*self._keys[1:], self._keys[0]]
+        reply = self._client.block("BLPOP", self._stop_key, *keys, f"{seconds:.3f}")
+        return None if reply is None else self._queues.get(reply[0])
+
+    def wake(self) -> None:
+        self._client.command("RPUSH", self._stop_key, 1)
+        self._client.command("EXPIRE", self._stop_key, _STOP_KEY_SECONDS)
+
+    def close(self) -> None:
+        self._client.command("DEL", self._stop_key)
+
+
+class ClusterDoorbell(Doorbell):
+    """A cluster refuses one BLPOP over two slots: a listener for each queue, and one local queue."""
+
+    def __init__(self, client: Client, prefix: str, names: Sequence[str], bell: str) -> None:
+        self._rung: queues.SimpleQueue[str | None] = queues.SimpleQueue()
+        self._bells = {name: ListDoorbell(client, prefix, [name], bell) for name in names}
+        self._listeners = [
+            Service(f"reliq-listen-{name}", lambda stop, name=name: self._listen(name, stop)).start() for name in names
+        ]
+
+    def wait(self, timeout: float) -> str | None:
+        try:
+            return self._rung.get(timeout=timeout)
+        except queues.Empty:
+            return None
+
+    def wake(self) -> None:
+        self._rung.put(None)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.stopping.set()
+        for bell in self._bells.values():
+            bell.wake()
+        for listener in self._listeners:
+            listener.stop(BLOCK_SECONDS)
+        for bell in self._bells.values():
+            bell.close()
+
+    def _listen(self, name: str, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                if self._bells[name].wait(BLOCK_SECONDS) is not None:
+                    self._rung.put(name)
+            except Exception:  # the server is away: whoever claims will say so; look again soon
+                stop.wait(1.0)

@@ -1,0 +1,131 @@
+-- How records end and go: replies to waiters, the history of errors, tombstones, removal.
+
+local TOMBSTONE, TOMBSTONE_MS, MAX_TOMBSTONES = '<c8I3c1c1I6', 60000, 256
+local TOMBSTONE_SIZE, HISTORY = 19, 5
+-- A result up to this size travels in the reply; a larger one is read by its waiters.
+local INLINE, REPLY_MS = 16384, 60000
+
+-- Reply to everybody who waits for the job. A field of :waiters holds token and deadline in turns.
+local function reply(id, r, text)
+  if has(r[FLAGS], WAITED) == 0 then return end
+  r[FLAGS] = band(r[FLAGS], 255 - WAITED)
+  local entry = redis.call('HGET', tag .. ':waiters', id)
+  if not entry then return end
+  local waiters = cmsgpack.unpack(entry)
+  for i = 1, #waiters, 2 do
+    if waiters[i + 1] > now then
+      local key = tag .. ':reply:' .. waiters[i]
+      redis.call('RPUSH', key, text)
+      redis.call('PEXPIRE', key, REPLY_MS)
+    end
+  end
+  redis.call('HDEL', tag .. ':waiters', id)
+end
+
+local function remember(id, r, attempt, error)
+  local raw = redis.call('HGET', tag .. ':errors', id)
+  local history = raw and cmsgpack.unpack(raw) or {}
+  history[#history + 1] = {now, r[WORKER], attempt, error}
+  while #history > HISTORY do table.remove(history, 1) end
+  redis.call('HSET', tag .. ':errors', id, cmsgpack.pack(history))
+end
+
+local function bury(id, r, cause)
+  local stone = struct.pack(TOMBSTONE, r[NONCE], r[SETTLED], r[ANSWER], cause, now)
+  local old = redis.call('HGET', tag .. ':gone', id) or ''
+  if #old >= MAX_TOMBSTONES * TOMBSTONE_SIZE then old = string.sub(old, TOMBSTONE_SIZE + 1) end
+  redis.call('HSET', tag .. ':gone', id, old .. stone)
+  redis.call('RPUSH', tag .. ':gone:order', struct.pack('<I6', now) .. id)
+end
+
+-- The tombstone of one incarnation of `id`, or of its last one: nonce, token, answer, cause.
+local function tombstone(stones, nonce)
+  if not stones then return nil end
+  for at = #stones - TOMBSTONE_SIZE + 1, 1, -TOMBSTONE_SIZE do
+    local found, token, answer, cause, gone_at = struct.unpack(TOMBSTONE, stones, at)
+    if gone_at + TOMBSTONE_MS > now and (not nonce or nonce == found) then return found, token, answer, cause end
+  end
+end
+
+-- Take a record away with all that hangs on it. Its entry in a pending list stays behind and is
+-- stale. What is counted as what: purged records left the counters when they were purged.
+local function drop(id, r, cause)
+  local state = r[STATE]
+  redis.call('HDEL', tag .. ':jobs', id)
+  redis.call('HDEL', tag .. ':messages', id)
+  if state == 'S' or state == 'R' then redis.call('ZREM', tag .. ':scheduled', id) end
+  if state == 'C' or state == 'D' then
+    redis.call('HDEL', tag .. ':results', id)
+    redis.call('ZREM', tag .. ':expiry', id)
+    if state == 'D' then redis.call('ZREM', tag .. ':dead', id) end
+  end
+  if r[ATTEMPTS] > 0 or r[SETTLED] > 0 or state == 'D' then redis.call('HDEL', tag .. ':errors', id) end
+  if state == 'P' then redis.call('ZREM', tag .. ':processing:' .. r[WORKER], id) end
+  if state == 'P' or r[EPOCH] == epoch then count(state, -1) end
+  bury(id, r, cause)
+  reply(id, r, 'G' .. r[NONCE] .. cause)
+end
+
+-- Expired tombstones and records, a few for each id that a transition touched: memory stays
+-- bounded without any worker.
+local function tidy(limit)
+  while limit > 0 do
+    local head = redis.call('LINDEX', tag .. ':gone:order', 0)
+    if not head or struct.unpack('<I6', head) + TOMBSTONE_MS > now then break end
+    redis.call('LPOP', tag .. ':gone:order')
+    local id = string.sub(head, 7)
+    local stones = redis.call('HGET', tag .. ':gone', id) or ''
+    local at = 1
+    while at < #stones and select(5, struct.unpack(TOMBSTONE, stones, at)) + TOMBSTONE_MS <= now do
+      at = at + TOMBSTONE_SIZE
+    end
+    if at > #stones then redis.call('HDEL', tag .. ':gone', id)
+    elseif at > 1 then redis.call('HSET', tag .. ':gone', id, string.sub(stones, at)) end
+    limit = limit - 1
+  end
+end
+
+-- Up to `limit` finished records past their result or record deadline; how many were due.
+local function expire(limit)
+  local ids = redis.call('ZRANGEBYSCORE', tag .. ':expiry', '-inf', now, 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+  for i, id in ipairs(ids) do
+    local r = decode(raws[i])
+    if not r or not may('CD', r[STATE]) then
+      redis.call('ZREM', tag .. ':expiry', id)
+    else
+      local live, cause = is_live(r)
+      if live then
+        -- The result's own time is over, the record stands until its dedup window ends.
+        redis.call('HDEL', tag .. ':results', id)
+        redis.call('ZADD', tag .. ':expiry', r[STAMP] + r[DEDUP_TTL], id)
+      else
+        drop(id, r, cause)
+        note('e', id)
+      end
+    end
+  end
+  return #ids
+end
+
+-- End `id` as a dead letter. `error` is appended to its history.
+local function fail(id, r, error, is_exhausted)
+  remember(id, r, r[ATTEMPTS], error)
+  r[STATE], r[STAMP], r[EPOCH], r[WORKER] = 'D', now, epoch, ''
+  r[FLAGS] = is_exhausted and bor(r[FLAGS], EXHAUSTED) or r[FLAGS]
+  redis.call('ZADD', tag .. ':dead', now, id)
+  ended[#ended + 1], ended[#ended + 2] = now + r[DEAD_TTL], id
+  count('D', 1)
+  note('d', id)
+  reply(id, r, 'R' .. r[NONCE])
+end
+
+-- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
+local function announce(id, r, result)
+  reply(id, r, #result <= INLINE and 'C' .. r[NONCE] .. result or 'R' .. r[NONCE])
+end
+
+return {
+  announce = announce, drop = drop, expire = expire, fail = fail, remember = remember, tidy = tidy, tombstone = tombstone,
+}

@@ -1,0 +1,102 @@
+-- include: ends
+-- Accept each job whose id is free; a duplicate changes nothing.
+--
+-- KEYS[1] tag STRING
+-- ARGV[1] skew
+-- ARGV[2] waiter   reply token of the one job's caller, or ''
+-- ARGV[3] wait_ms  how long that caller waits
+-- ARGV[4..] per job: id, what enqueue fixes of the record (32 bytes; longer: delay and epoch time behind it), message
+-- Returns per job: "qQ" or "qS" when accepted as sent; else status q|d|c, state, nonce, and the result
+local waiter, wait_ms = ARGV[2], tonumber(ARGV[3])
+-- Upkeep without any worker: now and then, a little more of it than jobs came in.
+local EVERY = 16
+local jobs = (#ARGV - 3) / 3
+if jobs >= EVERY or math.floor(back / EVERY) ~= math.floor((back + jobs) / EVERY) then
+  ends().tidy(2 * (jobs + EVERY))
+  ends().expire(2 * (jobs + EVERY))
+end
+
+local ids = {}
+for i = 1, jobs do ids[i] = ARGV[3 * i + 1] end
+local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+local gone = redis.call('EXISTS', tag .. ':gone') == 1 and redis.call('HMGET', tag .. ':gone', unpack(ids)) or {}
+local accepted, bodies, answers = {}, {}, {}
+local entries
+
+local function accept(i, id, fixed)
+  back = back + 1
+  local state = 'Q'
+  if #fixed > 32 then
+    local delay, at = struct.unpack('<I6I6', fixed, 33)
+    local due_at = at > 0 and at or now + delay
+    fixed = string.sub(fixed, 1, 32)
+    if due_at > now then
+      state = 'S'
+      due[#due + 1], due[#due + 2] = due_at, id
+      count('S', 1)
+      note('s', id)
+    end
+  end
+  if state == 'Q' then
+    local prio = string.byte(fixed, 1)
+    entries = backs[prio]
+    if not entries then entries = {}; backs[prio] = entries end
+    entries[#entries + 1] = back .. ':' .. id
+    count('Q', 1)
+    note('q', id)
+    must_ring = true
+  end
+  local n = #records
+  records[n + 1] = id
+  records[n + 2] = struct.pack(CHANGING, state, waiter ~= '' and WAITED or 0, 0, 0, back, now, now, epoch) .. fixed
+  bodies[n + 1], bodies[n + 2] = id, ARGV[3 * i + 3]
+  accepted[id] = i
+  return 'q' .. state
+end
+
+-- Whether the record under `id` gives way to a new one; if so it is gone afterwards.
+local function replaceable(id, r)
+  local live, cause = is_live(r)
+  if live then
+    if r[STATE] ~= 'D' and (r[STATE] ~= 'C' or now < r[STAMP] + r[DEDUP_TTL]) then return false end
+    cause = 'r'
+  end
+  ends().drop(id, r, cause)
+  return true
+end
+
+local function is_gone(i, nonce) return gone[i] and ends().tombstone(gone[i], nonce) end
+
+for i, id in ipairs(ids) do
+  local fixed, answer = ARGV[3 * i + 2], nil
+  local r = raws[i] and decode(raws[i])
+  if accepted[id] then
+    local nonce = string.sub(ARGV[3 * accepted[id] + 2], 4, 11)
+    local state = string.sub(answers[accepted[id]], 2)
+    answer = (nonce == string.sub(fixed, 4, 11) and 'q' or 'd') .. state .. nonce
+  elseif not r and not gone[i] then
+    answer = accept(i, id, fixed)
+  else
+    local nonce = string.sub(fixed, 4, 11)
+    if r and r[NONCE] == nonce then answer = 'q' .. r[STATE] .. nonce
+    elseif is_gone(i, nonce) then answer = 'qQ'
+    elseif not r or replaceable(id, r) then answer = accept(i, id, fixed)
+    elseif r[STATE] == 'C' and now < r[STAMP] + r[RESULT_TTL] then
+      answer = 'cC' .. r[NONCE] .. (redis.call('HGET', tag .. ':results', id) or '')
+    else answer = 'd' .. r[STATE] .. r[NONCE] end
+  end
+  answers[i] = answer
+  if waiter ~= '' and not may('CD', string.sub(answer, 2, 2)) then
+    local entry = redis.call('HGET', tag .. ':waiters', id)
+    local waiters = entry and cmsgpack.unpack(entry) or {}
+    waiters[#waiters + 1], waiters[#waiters + 2] = waiter, now + wait_ms
+    redis.call('HSET', tag .. ':waiters', id, cmsgpack.pack(waiters))
+    if r and not accepted[id] and has(r[FLAGS], WAITED) == 0 then
+      r[FLAGS] = bor(r[FLAGS], WAITED)
+      save(id, r)
+    end
+  end
+end
+if #bodies > 0 then redis.call('HSET', tag .. ':messages', unpack(bodies)) end
+finish()
+return answers

@@ -1,0 +1,15 @@
+-- include: ends recovery registry
+-- Remove a worker and recover what it still holds, up to `limit` leases.
+--
+-- KEYS[1] tag STRING
+-- ARGV[1] skew
+-- ARGV[2] worker
+-- ARGV[3] limit
+-- Returns how many leases were recovered
+local worker, limit = ARGV[2], tonumber(ARGV[3])
+local processing = tag .. ':processing:' .. worker
+local ids = redis.call('ZRANGE', processing, 0, limit - 1)
+recovery().recover(worker, ids)
+if redis.call('EXISTS', processing) == 0 then registry().unregister(worker) end
+finish()
+return #ids

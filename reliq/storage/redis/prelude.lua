@@ -1,0 +1,128 @@
+-- Every transition starts with this: the clock, the layout of records, and `finish`, which
+-- writes what a transition collected with one variadic call per key.
+--
+-- KEYS[1] tag STRING   "{prefix:queue}", the stem of all keys of one queue (one cluster slot)
+-- ARGV[1] skew         milliseconds added to the server's clock; 0 outside of tests
+--
+-- Defining a function costs a good part of a microsecond in each run of a script, so only what every
+-- transition needs stands here; the parts that few runs need are made when first used (see scripts.py).
+local tag = KEYS[1]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[1]
+
+-- A record: what transitions change, what enqueue fixed, and, once the job was claimed, its last
+-- settle and its lease. 59 bytes for a job that never ran.
+local STATE, FLAGS, ATTEMPTS, TOKEN, POSITION, STAMP, CREATED, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8
+local PRIO, MAX, NONCE, RESULT_TTL, DEDUP_TTL, DEAD_TTL, SIZE = 9, 10, 11, 12, 13, 14, 15
+local SETTLED, ANSWER, SERIAL, WORKER = 16, 17, 18, 19
+local CHANGING, FIXED, LEASE = '<c1I1I2I3i6I6I6I2', 'I1I2c8I6I6I6I3', 'I3c1I6'
+local LAYOUT = CHANGING .. FIXED .. LEASE
+local PLAIN, CLAIMED, NEVER_CLAIMED = 59, 69, '\0\0\0-\0\0\0\0\0\0'
+local BATCH, SOLO, CANCEL, EXHAUSTED, WAITED = 1, 2, 4, 8, 16
+
+-- The queue's own numbers, one field. Positions: the back counts up from 1, the front down from -1, so
+-- that within one priority a smaller position is served first. `prios`: bit n says that list n is in use.
+local CORE, COUNTS, COUNTS_AT = '<i6i6I2I2I6I1I4', 'i6i6i6i6i6i6i6', 28
+local core = redis.call('HGET', tag .. ':meta', 'core') or string.rep('\0', 69)
+local back, front, epoch, prios, listen, paused, runners, queued = struct.unpack(CORE .. 'i6', core)
+
+local has, bor, band = bit.band, bit.bor, bit.band
+
+local function decode(raw)
+  if not raw or #raw < PLAIN then return nil end
+  if #raw == PLAIN then raw = raw .. NEVER_CLAIMED end
+  local r = {struct.unpack(LAYOUT, raw)}
+  r[WORKER] = string.sub(raw, CLAIMED + 1)
+  return r
+end
+
+local function encode(r)
+  local raw = struct.pack(LAYOUT, unpack(r, 1, SERIAL))
+  if r[SETTLED] == 0 and r[WORKER] == '' then return string.sub(raw, 1, PLAIN) end
+  return raw .. r[WORKER]
+end
+
+-- Whether a record still counts: purged and expired ones are absent to every transition.
+local function is_live(r)
+  local state = r[STATE]
+  if state == 'P' then return true end
+  if r[EPOCH] ~= epoch then return false, 'p' end
+  if state == 'C' then return now < r[STAMP] + math.max(r[RESULT_TTL], r[DEDUP_TTL]), 'x' end
+  if state == 'D' then return now < r[STAMP] + r[DEAD_TTL], 'x' end
+  return true
+end
+
+local function may(states, state) return string.find(states, state, 1, true) ~= nil end
+
+local function pending_key(prio)
+  if prio == 0 then return tag .. ':pending' end
+  return tag .. ':pending:' .. prio
+end
+
+-- What finish() writes. `fronts` and `backs` hold list entries by priority, in the order in
+-- which they are pushed; `due` and `ended` are scores and ids.
+local counts, records, fronts, backs, due, ended, events = {}, {}, {}, {}, {}, {}, {}
+local must_ring = false
+
+local function count(state, change) counts[state] = (counts[state] or 0) + change end
+
+local function save(id, r)
+  local n = #records
+  records[n + 1], records[n + 2] = id, encode(r)
+end
+
+local function note(code, id)
+  if listen > now then events[#events + 1] = struct.pack('<c1I2', code, #id) .. id end
+end
+
+-- The job enters the queue, at its back or before all others. Entries that it left in a list
+-- earlier count no more. Of several jobs for the front the one to be served first comes last.
+local function place(lists, id, r)
+  local position
+  if lists == fronts then
+    front = front - 1
+    position = front
+  else
+    back = back + 1
+    position = back
+  end
+  r[STATE], r[POSITION], r[STAMP], r[EPOCH], r[WORKER] = 'Q', position, now, epoch, ''
+  local list = lists[r[PRIO]]
+  if not list then list = {}; lists[r[PRIO]] = list end
+  list[#list + 1] = position .. ':' .. id
+  must_ring = true
+  count('Q', 1)
+end
+
+local function ring(name)
+  if redis.call('LLEN', tag .. name) == 0 then redis.call('RPUSH', tag .. name, 1) end
+end
+
+local function push(command, lists)
+  for prio, entries in pairs(lists) do
+    redis.call(command, pending_key(prio), unpack(entries))
+    prios = bor(prios, 2 ^ prio)
+  end
+end
+
+local function finish()
+  push('LPUSH', fronts)
+  push('RPUSH', backs)
+  if #records > 0 then redis.call('HSET', tag .. ':jobs', unpack(records)) end
+  if #due > 0 then
+    redis.call('ZADD', tag .. ':scheduled', unpack(due))
+    local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
+    for i = 1, #due, 2 do
+      if due[i] <= tonumber(first[2]) then ring(':due-wake'); break end
+    end
+  end
+  if #ended > 0 then redis.call('ZADD', tag .. ':expiry', unpack(ended)) end
+  local q, w, s, p, r, c, d = struct.unpack('<' .. COUNTS, core, COUNTS_AT)
+  local changed = struct.pack(CORE .. COUNTS, back, front, epoch, prios, listen, paused, runners,
+    q + (counts.Q or 0), w + (counts.W or 0), s + (counts.S or 0), p + (counts.P or 0),
+    r + (counts.R or 0), c + (counts.C or 0), d + (counts.D or 0))
+  if changed ~= core then redis.call('HSET', tag .. ':meta', 'core', changed) end
+  if must_ring then ring(':wake') end
+  -- Last, and never an error: a user without channel rights must not fail a transition half way.
+  if #events > 0 then redis.pcall('PUBLISH', tag .. ':events', table.concat(events)) end
+end

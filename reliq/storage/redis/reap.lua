@@ -1,0 +1,82 @@
+-- include: ends recovery registry sweep
+-- One bounded step of upkeep. Promotes due jobs always; the rest at most twice per interval.
+--
+-- KEYS[1] tag STRING
+-- ARGV[1] skew
+-- ARGV[2] interval  ms between two reaps
+-- ARGV[3] limit     the most ids of one kind to touch
+-- Returns "1" when more is to be done at once, ms until the next due job or '', then per change: event, id
+local interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+local has_more, changes = false, {}
+
+local ids = redis.call('ZRANGEBYSCORE', tag .. ':scheduled', '-inf', now, 'LIMIT', 0, limit)
+if #ids > 0 then
+  local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+  for i, id in ipairs(ids) do
+    local r = decode(raws[i])
+    if r and may(MAY.promote, r[STATE]) and r[EPOCH] == epoch then
+      count(r[STATE], -1)
+      place(backs, id, r)
+      save(id, r)
+      note('q', id)
+    end
+  end
+  redis.call('ZREM', tag .. ':scheduled', unpack(ids))
+  has_more = #ids == limit
+end
+
+local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'purging', 'unfinished')
+local last = tonumber(state[1] or 0)
+-- A clock that steps back must not stop the upkeep.
+if now - last >= interval / 2 or now < last or state[3] then
+  local is_late = now - last > 2 * interval and not state[3]
+  local unfinished = ends().expire(limit) == limit
+  ends().tidy(2 * limit)
+  local workers = redis.call('ZRANGE', tag .. ':workers', 0, -1, 'WITHSCORES')
+  for i = 1, #workers, 2 do
+    local worker, deadline = workers[i], tonumber(workers[i + 1])
+    local processing = tag .. ':processing:' .. worker
+    local entry = redis.call('HGET', tag .. ':runners', worker) or '1:15000'
+    local ttl, graced = string.match(entry, ':(%d+)(!?)')
+    if is_late and deadline > last and graced == '' then
+      -- Nobody looked for a while: the server or this machine stood still, and so may the worker have.
+      redis.call('HSET', tag .. ':runners', worker, entry .. '!')
+      if deadline <= now then redis.call('ZADD', tag .. ':workers', now + ttl, worker) end
+      local leases = redis.call('ZRANGEBYSCORE', processing, '(' .. last, now, 'LIMIT', 0, limit)
+      for n = 1, #leases do redis.call('ZADD', processing, now + ttl, leases[n]) end
+    elseif deadline <= now then
+      local leases = redis.call('ZRANGE', processing, 0, limit - 1)
+      for _, change in ipairs(recovery().recover(worker, leases)) do changes[#changes + 1] = change end
+      if redis.call('EXISTS', processing) == 0 then registry().unregister(worker) else unfinished = true end
+    else
+      local leases = redis.call('ZRANGEBYSCORE', processing, '-inf', now, 'LIMIT', 0, limit)
+      for _, change in ipairs(recovery().recover(worker, leases)) do changes[#changes + 1] = change end
+      unfinished = unfinished or #leases == limit
+    end
+    if #changes >= 2 * limit then
+      unfinished = unfinished or i + 2 < #workers
+      break
+    end
+  end
+  if state[2] then
+    -- A purge made these absent; here they go, and their waiters learn of it.
+    local page = redis.call('HSCAN', tag .. ':jobs', state[2], 'COUNT', limit)
+    for i = 1, #page[2], 2 do
+      local r = decode(page[2][i + 1])
+      if r and r[STATE] ~= 'P' and r[EPOCH] ~= epoch then ends().drop(page[2][i], r, 'p') end
+    end
+    if page[1] == '0' then redis.call('HDEL', tag .. ':meta', 'purging')
+    else
+      redis.call('HSET', tag .. ':meta', 'purging', page[1])
+      unfinished = true
+    end
+  end
+  sweep().sweep(1)
+  redis.call('HSET', tag .. ':meta', 'last_reap', string.format('%.0f', now))
+  if unfinished then redis.call('HSET', tag .. ':meta', 'unfinished', 1)
+  elseif state[3] then redis.call('HDEL', tag .. ':meta', 'unfinished') end
+  has_more = has_more or unfinished
+end
+finish()
+local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
+return {has_more and '1' or '0', first[2] and string.format('%.0f', math.max(0, first[2] - now)) or '', unpack(changes)}

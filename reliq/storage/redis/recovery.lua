@@ -1,0 +1,48 @@
+-- Taking leases away from workers.
+
+-- Take leases away from `worker`: back to the front, in the order in which they were served.
+-- A lease of a batch is not counted and the job becomes solo, so that a poison job is found out
+-- without taking its neighbours along; any other lease counts.
+local function recover(worker, ids)
+  if #ids == 0 then return {} end
+  local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+  local jobs, changes = {}, {}
+  for i, id in ipairs(ids) do
+    local r = decode(raws[i])
+    if r and may(MAY.recover, r[STATE]) and r[WORKER] == worker then jobs[#jobs + 1] = {id, r} end
+  end
+  redis.call('ZREM', tag .. ':processing:' .. worker, unpack(ids))
+  table.sort(jobs, function(a, b) return a[2][POSITION] > b[2][POSITION] end)
+  for _, job in ipairs(jobs) do
+    local id, r = job[1], job[2]
+    local event = 'stalled'
+    if has(r[FLAGS], CANCEL) ~= 0 then
+      ends().drop(id, r, 'c')
+      note('x', id)
+      event = 'cancelled'
+    else
+      count('P', -1)
+      local is_batch = has(r[FLAGS], BATCH) ~= 0 and has(r[FLAGS], SOLO) == 0
+      r[FLAGS] = band(r[FLAGS], 255 - BATCH)
+      if is_batch then
+        r[FLAGS] = bor(r[FLAGS], SOLO)
+        r[ATTEMPTS] = r[ATTEMPTS] - 1
+      end
+      local text = 'the worker stopped renewing its lease in the middle of attempt ' .. (r[ATTEMPTS] + (is_batch and 1 or 0))
+      local error = cjson.encode({type = 'StalledError', message = text, traceback = ''})
+      note('t', id)
+      if r[ATTEMPTS] >= r[MAX] then
+        ends().fail(id, r, error, true)
+        event = 'failed'
+      else
+        if not is_batch then ends().remember(id, r, r[ATTEMPTS], error) end
+        place(fronts, id, r)
+      end
+      save(id, r)
+    end
+    changes[#changes + 1], changes[#changes + 2] = event, id
+  end
+  return changes
+end
+
+return {recover = recover}

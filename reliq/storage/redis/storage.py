@@ -1,0 +1,434 @@
+"""RedisStorage: every transition is one Lua script of the same name; this class packs and unpacks."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from ...errors import InvalidJobError, StorageError
+from ...lifecycle import FINISHED, STORED, State
+from ..base import (
+    MAX_BATCH,
+    MAX_CLAIM_BYTES,
+    Claim,
+    Claimed,
+    Doorbell,
+    Enqueued,
+    Extended,
+    Held,
+    NewRecord,
+    Outcome,
+    Reaped,
+    Settled,
+    Snapshot,
+    Storage,
+    Verb,
+    Worker,
+    WorkerInfo,
+)
+from .client import Client
+from .connection import BLOCK_SECONDS, connect, from_client
+from .doorbell import ClusterDoorbell, ListDoorbell
+from .keys import check_prefix, queue_tag, registry_key
+from .scripts import CAUSES, LETTERS, STATES
+from .subscription import Subscription
+
+T = TypeVar("T")
+_RECORD = struct.Struct("<cBH3s6s6s6sHBH8s6s6s6s3s")
+_LEASE = struct.Struct("<3sc6s")
+_PROOF = struct.Struct("<8sI")
+_SETTLE = struct.Struct("<c8sIQQ")
+_ERROR = struct.Struct("<QHHI")
+_STATUSES = {b"q": "queued", b"d": "duplicate", b"c": "completed"}
+#: The queue's own numbers start with back, front, epoch, prios, listen, paused; the counters follow.
+_PAUSED_AT, _COUNTS_AT = 22, 27
+_COUNTED = (
+    State.QUEUED, State.WAITING, State.SCHEDULED, State.PROCESSING, State.FAILING, State.COMPLETED, State.FAILED,
+)  # fmt: skip
+_VERBS = {Verb.COMPLETE: b"C", Verb.RETRY: b"R", Verb.FAIL: b"F", Verb.RELEASE: b"L"}
+_CANCEL, _EXHAUSTED, _WAITED = 4, 8, 16
+_MAX_SIZE = (1 << 24) - 1
+#: The last look of a waiting call may take this long after its deadline.
+_LAST_LOOK = 0.8
+#: How often a process that reaps writes its queues to the registry again.
+_REGISTER_SECONDS = 60.0
+
+
+class RedisStorage(Storage):
+    """Jobs on Redis >= 6.2 or Valkey: one server, Sentinel or a cluster.
+
+    ``url``: ``redis:// rediss:// unix:// valkey:// valkeys:// redis+sentinel:// redis+cluster://``; or ``client``, an
+    existing redis-py client whose settings are used for connections of reliq's own. ``prefix`` begins
+    every key. ``repeat_for`` seconds an operation is tried while the server is away (at most 30).
+    ``confirm_replicas`` makes enqueue and settle wait for that many replicas, for at most
+    ``confirm_timeout`` seconds, and raise NotConfirmedError. Connects at first use.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        prefix: str = "reliq",
+        repeat_for: float = 5.0,
+        confirm_replicas: int = 0,
+        confirm_timeout: float = 1.0,
+    ) -> None:
+        if (url is None) == (client is None):
+            raise InvalidJobError("RedisStorage takes a url or a client, and exactly one of them")
+        if not 0 < repeat_for <= 30:
+            raise InvalidJobError(f"repeat_for must be more than 0 and at most 30 seconds, got {repeat_for!r}")
+        self.url = _without_password(url) if url is not None else "redis (an existing client)"
+        self._prefix = check_prefix(prefix)
+        link = connect(url) if url is not None else from_client(client)
+        self._client = Client(link, repeat_for, confirm_replicas, confirm_timeout)
+        self._tags: dict[str, str] = {}
+        self._registered: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._subscriptions: set[Subscription] = set()
+
+    def __repr__(self) -> str:
+        return f"RedisStorage({self.url!r}, prefix={self._prefix!r})"
+
+    # -- transitions ------------------------------------------------------------------
+
+    def enqueue(self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0) -> list[Enqueued]:
+        if queue not in self._registered:
+            self._register(queue)
+        within = wait_ms / 1000 if waiter else None
+        answers: list[Enqueued] = []
+        for chunk in _chunks(jobs):
+            args: list[Any] = [waiter or "", wait_ms]
+            for job in chunk:
+                args += (job.id, _fixed(job), job.message)
+            reply = self._run("enqueue", queue, *args, is_repeatable=True, within=within, confirm=True)
+            for job, answer in zip(chunk, reply, strict=True):
+                state = STATES[answer[1:2]]
+                if len(answer) == 2:
+                    answers.append(Enqueued(job.id, "queued", state, job.nonce))
+                else:
+                    status = _STATUSES[answer[:1]]
+                    answers.append(
+                        Enqueued(job.id, status, state, answer[2:10], answer[10:] if status == "completed" else None)
+                    )
+        return answers
+
+    def claim(self, queue: str, worker: Worker, limit: int, *, serial: int, lease_ms: int) -> Claim:
+        limit = min(limit, MAX_BATCH)
+        reply = self._run(
+            "claim", queue, worker.key, worker.runners, worker.ttl_ms, limit, serial, lease_ms, MAX_CLAIM_BYTES
+        )
+        jobs = []
+        for at in range(1, len(reply), 3):
+            _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(reply[at + 1])
+            jobs.append(
+                Claimed(
+                    reply[at].decode(), nonce, _int(token), attempts, max_attempts, _int(created), priority,
+                    flags & _WAITED != 0, reply[at + 2],
+                )
+            )  # fmt: skip
+        return Claim(jobs, reply[0] == b"1")
+
+    def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
+        answers: list[Settled] = []
+        for chunk in _chunks(outcomes):
+            args: list[Any] = []
+            for item in chunk:
+                facts = _SETTLE.pack(_VERBS[item.verb], item.nonce, item.token, item.delay_ms, item.ttl_ms or 0)
+                args += (item.id, facts, item.result if item.verb is Verb.COMPLETE else item.error)
+            reply = self._run("settle", queue, *args, is_repeatable=True, confirm=True)
+            answers += (Settled(item.id, STATES.get(letter)) for item, letter in zip(chunk, reply, strict=True))
+        return answers
+
+    def extend(
+        self, queue: str, worker: Worker, held: Sequence[Held], *, below: int, in_flight: Sequence[int], lease_ms: int
+    ) -> Extended:
+        chunks = list(_chunks(held)) or [[]]
+        serials = ",".join(map(str, in_flight))
+        found: dict[bytes, list[Held]] = {b"lost": [], b"cancel": [], b"orphan": []}
+        for number, chunk in enumerate(chunks, 1):
+            args: list[Any] = [worker.key, worker.runners, worker.ttl_ms, lease_ms]
+            # Only the last chunk asks for orphans: by then every lease that is held was renewed.
+            args += (below if number == len(chunks) else 0, serials)
+            for lease in chunk:
+                args += (lease.id, _PROOF.pack(lease.nonce, lease.token))
+            for what, id, proof in _groups(self._run("extend", queue, *args), 3):
+                found[what].append(Held(id.decode(), *_PROOF.unpack(proof)))
+        known = set(held)
+        orphans = [lease for lease in found[b"orphan"] if lease not in known]
+        return Extended(found[b"lost"], found[b"cancel"], orphans)
+
+    def leave(self, queue: str, worker_key: str) -> int:
+        total = 0
+        while step := int(self._run("leave", queue, worker_key, MAX_BATCH)):
+            total += step
+        return total
+
+    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+        answers: list[str] = []
+        for chunk in _chunks(ids):
+            answers += (answer.decode() for answer in self._run("cancel", queue, int(running), *chunk))
+        return answers
+
+    def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
+        if time.monotonic() - self._registered.get(queue, 0.0) > _REGISTER_SECONDS:
+            self._register(queue)
+        more, next_due, *changes = self._run("reap", queue, interval_ms, min(limit, MAX_BATCH))
+        return Reaped(
+            [(name.decode(), id.decode()) for name, id in _groups(changes, 2)],
+            more == b"1",
+            int(next_due) if next_due else None,
+        )
+
+    def wait(self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float) -> Snapshot | None:
+        deadline = time.monotonic() + timeout
+        if waiter is None:
+            waiter = secrets.token_hex(8)
+            if self._run("wait", queue, "join", id, waiter, round(timeout * 1000) + 1, is_repeatable=True) == b"0":
+                return self._look(queue, id, nonce)
+        trouble: StorageError | None = None
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                reply = self._await_reply(queue, waiter, left)
+            except StorageError as error:
+                # The reply may be lost with its connection: the state tells.
+                trouble = error
+                time.sleep(min(max(0.0, deadline - time.monotonic()), 0.05))
+                reply = None
+            if reply is not None:
+                return self._from_reply(queue, id, nonce, reply)
+            if (left := deadline - time.monotonic()) > 0:
+                try:
+                    snapshot = self._look(queue, id, nonce, within=left)
+                except StorageError as error:
+                    trouble = error
+                    continue
+                if _has_ended(snapshot):
+                    return snapshot
+        try:
+            self._run("wait", queue, "leave", id, waiter, 0, is_repeatable=True, within=_LAST_LOOK / 2)
+            snapshot = self._look(queue, id, nonce, within=_LAST_LOOK / 2)
+        except StorageError as error:
+            raise error from trouble
+        return snapshot if _has_ended(snapshot) else None
+
+    def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
+        answer: bytes = self._run("update_ttl", queue, id, ttl_ms, is_repeatable=True)
+        return answer.decode()
+
+    def revive(self, queue: str, ids: Sequence[str] | None, *, limit: int = MAX_BATCH) -> list[str]:
+        if ids is None:
+            return [id.decode() for id in self._run("revive", queue, min(limit, MAX_BATCH))]
+        return [id.decode() for chunk in _chunks(ids) for id in self._run("revive", queue, 0, *chunk)]
+
+    def discard(self, queue: str, ids: Sequence[str]) -> list[str]:
+        return [id.decode() for chunk in _chunks(ids) for id in self._run("discard", queue, *chunk)]
+
+    def purge(self, queue: str) -> int:
+        return int(self._run("purge", queue))
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._run("pause", queue, int(paused), is_repeatable=True)
+
+    # -- reading ----------------------------------------------------------------------
+
+    def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
+        found: list[Snapshot] = []
+        for chunk in _chunks(ids):
+            reply = self._run("read", queue, int(payload), b"", *chunk, is_repeatable=True)
+            found += (_snapshot(id, *fields) for id, fields in zip(chunk, _groups(reply, 7), strict=True))
+        return found
+
+    def list_ids(self, queue: str, state: State, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
+        try:
+            index, offset = (int(part) for part in (cursor or "0:0").split(":"))
+        except ValueError:
+            raise InvalidJobError(f"cursor must come from the page before, got {cursor!r:.80}") from None
+        ids: list[str] = []
+        while True:
+            reply = self._run("list", queue, LETTERS[state], index, offset, limit - len(ids), is_repeatable=True)
+            ids += (id.decode() for id in reply[2:])
+            if not reply[0]:
+                return ids, None
+            index, offset = int(reply[0]), int(reply[1])
+            if len(ids) >= limit:
+                return ids, f"{index}:{offset}"
+
+    def counts(self, queue: str) -> dict[State, int]:
+        core = self._core(queue)
+        found = {state: _int(core[at : at + 6]) for at, state in zip(range(_COUNTS_AT, 69, 6), _COUNTED, strict=True)}
+        return {state: found[state] for state in STORED}
+
+    def is_paused(self, queue: str) -> bool:
+        return self._core(queue)[_PAUSED_AT] == 1
+
+    def queues(self) -> list[str]:
+        return sorted(name.decode() for name in self._client.command("SMEMBERS", registry_key(self._prefix)))
+
+    def workers(self, queue: str | None = None) -> list[WorkerInfo]:
+        return [
+            WorkerInfo(key.decode(), name, int(entry.partition(b":")[0]), int(expires), int(held))
+            for name in (self.queues() if queue is None else [queue])
+            for key, expires, entry, held in _groups(self._run("workers", name, is_repeatable=True), 4)
+        ]
+
+    def subscribe(self, queue: str, listener: Callable[[str, str], None]) -> Callable[[], None]:
+        subscription = Subscription(self._client, self._tag(queue), lambda: self.skew_ms, listener)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        subscription.start(self._client.repeat_for)
+
+        def stop() -> None:
+            with self._lock:
+                self._subscriptions.discard(subscription)
+            subscription.stop()
+
+        return stop
+
+    def doorbell(self, queues: Sequence[str], bell: Literal["work", "due"]) -> Doorbell:
+        needs_listeners = self._client.link.is_cluster and len(queues) > 1
+        kind = ClusterDoorbell if needs_listeners else ListDoorbell
+        return kind(self._client, self._prefix, queues, bell)
+
+    def close(self) -> None:
+        with self._lock:
+            subscriptions, self._subscriptions = self._subscriptions, set()
+        for subscription in subscriptions:
+            subscription.stop()
+        self._client.link.close()
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _run(self, name: str, queue: str, *args: Any, **how: Any) -> Any:
+        return self._client.run(name, self._tag(queue), self.skew_ms, *args, **how)
+
+    def _core(self, queue: str) -> bytes:
+        core: bytes | None = self._client.command("HGET", f"{self._tag(queue)}:meta", "core")
+        return core or bytes(69)
+
+    def _tag(self, queue: str) -> str:
+        tag = self._tags.get(queue)
+        if tag is None:
+            tag = self._tags[queue] = queue_tag(self._prefix, queue)
+        return tag
+
+    def _register(self, queue: str) -> None:
+        self._client.command("SADD", registry_key(self._prefix), queue)
+        self._registered[queue] = time.monotonic()
+
+    def _await_reply(self, queue: str, waiter: str, left: float) -> bytes | None:
+        if not self._client.take_place(left):
+            return None
+        try:
+            seconds = max(0.001, min(left, BLOCK_SECONDS, self.fallback_ms / 1000))
+            reply = self._client.block("BLPOP", f"{self._tag(queue)}:reply:{waiter}", f"{seconds:.3f}")
+            return None if reply is None else reply[1]
+        finally:
+            self._client.leave_place()
+
+    def _from_reply(self, queue: str, id: str, nonce: bytes, reply: bytes) -> Snapshot:
+        kind, incarnation, rest = reply[:1], reply[1:9], reply[9:]
+        if kind == b"C":
+            return Snapshot(id, State.COMPLETED, nonce=incarnation, result=rest)
+        if kind == b"G":
+            return Snapshot(id, State.ABSENT, CAUSES[rest], nonce=incarnation)
+        return self._look(queue, id, nonce or incarnation)
+
+    def _look(self, queue: str, id: str, nonce: bytes, within: float | None = None) -> Snapshot:
+        return _snapshot(id, *self._run("read", queue, 1, nonce, id, is_repeatable=True, within=within))
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    return snapshot.state in FINISHED or snapshot.state is State.ABSENT
+
+
+def _snapshot(
+    id: str, record: bytes, cause: bytes, due_at: bytes, message: bytes, result: bytes, has_result: bytes, errors: bytes
+) -> Snapshot:
+    if not record:
+        return Snapshot(id, State.ABSENT, CAUSES[cause])
+    (
+        letter, flags, attempts, token, _, stamp, created, _, priority, max_attempts, nonce, result_ttl, dedup_ttl, dead_ttl, _,
+    ) = _RECORD.unpack_from(record)  # fmt: skip
+    state = STATES[letter]
+    updated_at_ms = _int(stamp)
+    expires_at_ms = None
+    if state is State.COMPLETED:
+        expires_at_ms = updated_at_ms + max(_int(result_ttl), _int(dedup_ttl))
+    elif state is State.FAILED:
+        expires_at_ms = updated_at_ms + _int(dead_ttl)
+    return Snapshot(
+        id,
+        state,
+        nonce=nonce,
+        created_at_ms=_int(created),
+        updated_at_ms=updated_at_ms,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        token=_int(token),
+        priority=priority,
+        due_at_ms=int(float(due_at)) if due_at else None,
+        expires_at_ms=expires_at_ms,
+        worker=record[_RECORD.size + _LEASE.size :].decode() or None,
+        cancel_requested=bool(flags & _CANCEL),
+        is_exhausted=bool(flags & _EXHAUSTED) and state is State.FAILED,
+        result=result if has_result == b"1" else None,
+        errors=tuple(_errors(errors)),
+        message=message,
+    )
+
+
+def _errors(data: bytes) -> Iterator[tuple[int, str, int, bytes]]:
+    at = 0
+    while at < len(data):
+        at_ms, worker_size, attempt, size = _ERROR.unpack_from(data, at)
+        at += _ERROR.size
+        worker = data[at : at + worker_size].decode()
+        at += worker_size
+        yield at_ms, worker, attempt, data[at : at + size]
+        at += size
+
+
+def _fixed(job: NewRecord) -> bytes:
+    """The part of a record that enqueue fixes, as the scripts lay it out."""
+    head, ttls = _packed_options(job.priority, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms)
+    fixed = head + job.nonce + ttls + min(len(job.message), _MAX_SIZE).to_bytes(3, "little")
+    if job.at_ms is None and not job.delay_ms:
+        return fixed
+    return fixed + job.delay_ms.to_bytes(6, "little") + (job.at_ms or 0).to_bytes(6, "little")
+
+
+@lru_cache(maxsize=1024)
+def _packed_options(priority: int, max_attempts: int, *ttls: int) -> tuple[bytes, bytes]:
+    # Nearly all jobs of a process share a few sets of options.
+    return struct.pack("<BH", priority, max_attempts), b"".join(ttl.to_bytes(6, "little") for ttl in ttls)
+
+
+def _int(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    if len(items) <= MAX_BATCH:
+        if items:
+            yield items
+        return
+    for at in range(0, len(items), MAX_BATCH):
+        yield items[at : at + MAX_BATCH]
+
+
+def _groups(items: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*(iter(items),) * size, strict=True)
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    _, at, hosts = parts.netloc.rpartition("@")
+    query = "" if "password" in parts.query else parts.query
+    return urlunsplit((parts.scheme, ("***@" if at else "") + hosts, parts.path, query, ""))

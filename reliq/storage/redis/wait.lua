@@ -1,0 +1,35 @@
+-- Join those who wait for the end of a job, or leave them.
+--
+-- KEYS[1] tag STRING
+-- ARGV[1] skew
+-- ARGV[2] mode     "join" | "leave"
+-- ARGV[3] id
+-- ARGV[4] waiter   reply token
+-- ARGV[5] wait_ms  how long a joining caller waits
+-- Returns "1" when the caller waits now, "0" when it need not: the job ended, is gone, or it left
+local mode, id, waiter = ARGV[2], ARGV[3], ARGV[4]
+local entry = redis.call('HGET', tag .. ':waiters', id)
+local kept = {}
+for i, value in ipairs(entry and cmsgpack.unpack(entry) or {}) do kept[i] = value end
+for i = #kept - 1, 1, -2 do
+  if kept[i] == waiter or kept[i + 1] <= now then
+    table.remove(kept, i)
+    table.remove(kept, i)
+  end
+end
+local answer = '0'
+if mode == 'join' then
+  local r = decode(redis.call('HGET', tag .. ':jobs', id))
+  if r and is_live(r) and not may('CD', r[STATE]) then
+    kept[#kept + 1], kept[#kept + 2] = waiter, now + tonumber(ARGV[5])
+    answer = '1'
+    if has(r[FLAGS], WAITED) == 0 then
+      r[FLAGS] = bor(r[FLAGS], WAITED)
+      redis.call('HSET', tag .. ':jobs', id, encode(r))
+    end
+  end
+end
+if #kept > 0 then redis.call('HSET', tag .. ':waiters', id, cmsgpack.pack(kept))
+elseif entry then redis.call('HDEL', tag .. ':waiters', id) end
+if mode == 'leave' then redis.call('DEL', tag .. ':reply:' .. waiter) end
+return answer
