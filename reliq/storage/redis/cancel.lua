@@ -9,7 +9,7 @@
 local asked = ARGV[2] == '1'
 local answers, entries, touched = {}, {}, #ARGV - 2
 ends().tidy(2 * touched)
-ends().expire(2 * touched)
+ends().expire(2 * touched, {})
 local NAMES = {C = 'completed', D = 'failed', P = 'processing'}
 for i = 3, #ARGV do
   local id = ARGV[i]

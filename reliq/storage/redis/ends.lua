@@ -13,11 +13,9 @@ local function reply(id, r, text)
   if not entry then return end
   local waiters = cmsgpack.unpack(entry)
   for i = 1, #waiters, 2 do
-    if waiters[i + 1] > now then
-      local key = tag .. ':reply:' .. waiters[i]
-      redis.call('RPUSH', key, text)
-      redis.call('PEXPIRE', key, REPLY_MS)
-    end
+    local key = tag .. ':reply:' .. waiters[i]
+    redis.call('RPUSH', key, text)
+    redis.call('PEXPIRE', key, REPLY_MS)
   end
   redis.call('HDEL', tag .. ':waiters', id)
 end
@@ -85,17 +83,19 @@ local function tidy(limit)
   end
 end
 
--- Up to `limit` finished records past their result or record deadline; how many were due.
-local function expire(limit)
+-- Up to `limit` finished records past their result or record deadline; how many were due. What
+-- became of whom is added to `changes`.
+local function expire(limit, changes)
   local ids = redis.call('ZRANGEBYSCORE', tag .. ':expiry', '-inf', now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
   for i, id in ipairs(ids) do
     local r = decode(raws[i])
-    if not r or not may('CD', r[STATE]) then
+    if not r or not may(MAY.expire, r[STATE]) then
       redis.call('ZREM', tag .. ':expiry', id)
     else
       local live, cause = is_live(r)
+      changes[#changes + 1], changes[#changes + 2] = 'expired', id
       if live then
         -- The result's own time is over, the record stands until its dedup window ends.
         redis.call('HDEL', tag .. ':results', id)

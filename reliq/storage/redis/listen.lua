@@ -4,5 +4,5 @@
 -- ARGV[1] skew
 -- ARGV[2] ms
 -- Returns nothing
-listen = now + ARGV[2]
+listen = now - ARGV[1] + ARGV[2]
 finish()

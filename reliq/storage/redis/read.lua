@@ -21,7 +21,7 @@ for i = 4, #ARGV do
     if wants_payload then message = redis.call('HGET', tag .. ':messages', id) or '' end
     if r[STATE] == 'C' and now < r[STAMP] + r[RESULT_TTL] then
       local found = redis.call('HGET', tag .. ':results', id)
-      if found then has_result, result = '1', wants_payload and found or '' end
+      if found and wants_payload then has_result, result = '1', found end
     end
     local history = redis.call('HGET', tag .. ':errors', id)
     if history then

@@ -30,7 +30,7 @@ local last = tonumber(state[1] or 0)
 -- A clock that steps back must not stop the upkeep.
 if now - last >= interval / 2 or now < last or state[3] then
   local is_late = now - last > 2 * interval and not state[3]
-  local unfinished = ends().expire(limit) == limit
+  local unfinished = ends().expire(limit, changes) == limit
   ends().tidy(2 * limit)
   local workers = redis.call('ZRANGE', tag .. ':workers', 0, -1, 'WITHSCORES')
   for i = 1, #workers, 2 do

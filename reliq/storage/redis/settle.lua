@@ -13,7 +13,7 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
-local answers, results, finished, leases, seen = {}, {}, {}, {}, {}
+local answers, results, leases, seen = {}, {}, {}, {}
 
 -- The first answer again, for a settle that was carried out already.
 local function repeated(id, r, nonce, token)
@@ -41,7 +41,6 @@ local function settle(i, id, r)
     r[STATE], r[STAMP], r[EPOCH], r[WORKER] = 'C', now, epoch, ''
     local n = #results
     results[n + 1], results[n + 2] = id, bodies[i]
-    finished[#finished + 1] = id
     n = #ended
     ended[n + 1], ended[n + 2] = now + r[RESULT_TTL], id
     count('C', 1)
@@ -96,9 +95,6 @@ end
 table.sort(releases, function(a, b) return a[2] > b[2] end)
 for _, release in ipairs(releases) do answer(release[1]) end
 for worker, list in pairs(leases) do redis.call('ZREM', tag .. ':processing:' .. worker, unpack(list)) end
-if #results > 0 then
-  redis.call('HSET', tag .. ':results', unpack(results))
-  redis.call('HDEL', tag .. ':messages', unpack(finished))
-end
+if #results > 0 then redis.call('HSET', tag .. ':results', unpack(results)) end
 finish()
 return answers

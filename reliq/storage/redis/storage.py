@@ -47,7 +47,8 @@ _SETTLE = struct.Struct("<c8sIQQ")
 _ERROR = struct.Struct("<QHHI")
 _STATUSES = {b"q": "queued", b"d": "duplicate", b"c": "completed"}
 #: The queue's own numbers start with back, front, epoch, prios, listen, paused; the counters follow.
-_PAUSED_AT, _COUNTS_AT = 22, 27
+_BACK_SIZE, _PAUSED_AT, _COUNTS_AT = 6, 22, 27
+_EMPTY = bytes(69)
 _COUNTED = (
     State.QUEUED, State.WAITING, State.SCHEDULED, State.PROCESSING, State.FAILING, State.COMPLETED, State.FAILED,
 )  # fmt: skip
@@ -151,18 +152,22 @@ class RedisStorage(Storage):
     ) -> Extended:
         chunks = list(_chunks(held)) or [[]]
         serials = ",".join(map(str, in_flight))
+        known: dict[tuple[bytes, bytes], Held] = {}
         found: dict[bytes, list[Held]] = {b"lost": [], b"cancel": [], b"orphan": []}
         for number, chunk in enumerate(chunks, 1):
             args: list[Any] = [worker.key, worker.runners, worker.ttl_ms, lease_ms]
             # Only the last chunk asks for orphans: by then every lease that is held was renewed.
             args += (below if number == len(chunks) else 0, serials)
             for lease in chunk:
-                args += (lease.id, _PROOF.pack(lease.nonce, lease.token))
+                proof = _PROOF.pack(lease.nonce, lease.token)
+                known[lease.id.encode(), proof] = lease
+                args += (lease.id, proof)
             for what, id, proof in _groups(self._run("extend", queue, *args), 3):
-                found[what].append(Held(id.decode(), *_PROOF.unpack(proof)))
-        known = set(held)
-        orphans = [lease for lease in found[b"orphan"] if lease not in known]
-        return Extended(found[b"lost"], found[b"cancel"], orphans)
+                lease = known.get((id, proof))
+                if what == b"orphan" and lease is not None:
+                    continue  # held, and renewed by an earlier chunk
+                found[what].append(lease or Held(id.decode(), *_PROOF.unpack(proof)))
+        return Extended(found[b"lost"], found[b"cancel"], found[b"orphan"])
 
     def leave(self, queue: str, worker_key: str) -> int:
         total = 0
@@ -178,7 +183,9 @@ class RedisStorage(Storage):
 
     def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
         if time.monotonic() - self._registered.get(queue, 0.0) > _REGISTER_SECONDS:
-            self._register(queue)
+            core = self._core(queue)
+            if core is not None and any(core[:_BACK_SIZE]):  # something was enqueued here
+                self._register(queue)
         more, next_due, *changes = self._run("reap", queue, interval_ms, min(limit, MAX_BATCH))
         return Reaped(
             [(name.decode(), id.decode()) for name, id in _groups(changes, 2)],
@@ -261,12 +268,12 @@ class RedisStorage(Storage):
                 return ids, f"{index}:{offset}"
 
     def counts(self, queue: str) -> dict[State, int]:
-        core = self._core(queue)
+        core = self._core(queue) or _EMPTY
         found = {state: _int(core[at : at + 6]) for at, state in zip(range(_COUNTS_AT, 69, 6), _COUNTED, strict=True)}
         return {state: found[state] for state in STORED}
 
     def is_paused(self, queue: str) -> bool:
-        return self._core(queue)[_PAUSED_AT] == 1
+        return (self._core(queue) or _EMPTY)[_PAUSED_AT] == 1
 
     def queues(self) -> list[str]:
         return sorted(name.decode() for name in self._client.command("SMEMBERS", registry_key(self._prefix)))
@@ -308,9 +315,9 @@ class RedisStorage(Storage):
     def _run(self, name: str, queue: str, *args: Any, **how: Any) -> Any:
         return self._client.run(name, self._tag(queue), self.skew_ms, *args, **how)
 
-    def _core(self, queue: str) -> bytes:
+    def _core(self, queue: str) -> bytes | None:
         core: bytes | None = self._client.command("HGET", f"{self._tag(queue)}:meta", "core")
-        return core or bytes(69)
+        return core
 
     def _tag(self, queue: str) -> str:
         tag = self._tags.get(queue)

@@ -21,6 +21,7 @@ local answer = '0'
 if mode == 'join' then
   local r = decode(redis.call('HGET', tag .. ':jobs', id))
   if r and is_live(r) and not may('CD', r[STATE]) then
+    -- The deadline only tells when nobody can be waiting any more, should the caller not say that it left.
     kept[#kept + 1], kept[#kept + 2] = waiter, now + tonumber(ARGV[5])
     answer = '1'
     if has(r[FLAGS], WAITED) == 0 then
@@ -31,5 +32,12 @@ if mode == 'join' then
 end
 if #kept > 0 then redis.call('HSET', tag .. ':waiters', id, cmsgpack.pack(kept))
 elseif entry then redis.call('HDEL', tag .. ':waiters', id) end
-if mode == 'leave' then redis.call('DEL', tag .. ':reply:' .. waiter) end
+if mode == 'leave' then
+  redis.call('DEL', tag .. ':reply:' .. waiter)
+  local r = #kept == 0 and decode(redis.call('HGET', tag .. ':jobs', id))
+  if r and has(r[FLAGS], WAITED) ~= 0 then
+    r[FLAGS] = band(r[FLAGS], 255 - WAITED)
+    redis.call('HSET', tag .. ':jobs', id, encode(r))
+  end
+end
 return answer
