@@ -22,7 +22,16 @@ if paused == 1 or queued <= 0 then
 end
 limit = math.min(limit, math.max(1, math.floor(queued / math.max(1, runners))))
 
-local ids, jobs, bytes, looked, is_full = {}, {}, 0, 0, false
+local ids, raws, bytes, looked, is_full = {}, {}, 0, 0, false
+
+-- A record that cannot be read ends as a dead letter, with its cause, and stops nobody.
+local function bury(id, prio)
+  local r = decode(struct.pack(CHANGING, 'D', 0, 0, 0, 0, now, now, epoch)
+    .. struct.pack('<' .. FIXED, prio, 1, 'corrupt!', 1, 1, 30 * 86400000, 0))
+  ends().fail(id, r, '{"type":"StorageCorruptError","message":"the stored record cannot be read","traceback":""}', false)
+  count('Q', -1)
+  save(id, r)
+end
 
 -- Take from one list until enough is taken or the list is empty; true when it is empty.
 local function take(prio)
@@ -31,34 +40,27 @@ local function take(prio)
     local asked = math.min(limit - #ids, MAX_LOOKS - looked)
     local entries = redis.call('LPOP', key, asked) or {}
     local names, positions = {}, {}
-    for i, entry in ipairs(entries) do
-      local colon = string.find(entry, ':', 1, true)
-      positions[i], names[i] = tonumber(string.sub(entry, 1, (colon or 1) - 1)), string.sub(entry, (colon or 0) + 1)
-    end
-    local raws = #names > 0 and redis.call('HMGET', tag .. ':jobs', unpack(names)) or {}
+    for i, entry in ipairs(entries) do positions[i], names[i] = string.match(entry, '^([^:]*):(.*)$') end
+    local found = #names > 0 and redis.call('HMGET', tag .. ':jobs', unpack(names)) or {}
     for i, id in ipairs(names) do
       looked = looked + 1
-      local r = decode(raws[i])
-      if raws[i] and not r then
-        -- A record that cannot be read ends as a dead letter, with its cause, and stops nobody.
-        r = decode(struct.pack(CHANGING, 'D', 0, 0, 0, 0, now, now, epoch)
-          .. struct.pack('<I1I2c8I6I6I6I3', prio, 1, 'corrupt!', 1, 1, 30 * 86400000, 0))
-        ends().fail(id, r, '{"type":"StorageCorruptError","message":"the stored record cannot be read","traceback":""}', false)
-        count('Q', -1)
-        save(id, r)
-      elseif r and r[POSITION] == positions[i] and may(MAY.claim, r[STATE]) and r[EPOCH] == epoch then
-        local is_solo = has(r[FLAGS], SOLO) ~= 0
-        if #ids > 0 and (is_solo or bytes + r[SIZE] > max_bytes) then
-          is_full = true
-          -- Not for this claim: this entry and those behind it keep their places.
-          for back = #entries, i, -1 do redis.call('LPUSH', key, entries[back]) end
-          return false
-        end
-        ids[#ids + 1], jobs[#jobs + 1], bytes = id, r, bytes + r[SIZE]
-        if is_solo then
-          for back = #entries, i + 1, -1 do redis.call('LPUSH', key, entries[back]) end
-          is_full = true
-          return false
+      local raw = found[i]
+      if raw and #raw < PLAIN then
+        bury(id, prio)
+      elseif raw then
+        local state, flags, _, _, position, _, _, born = struct.unpack(CHANGING, raw)
+        -- An entry counts only while it is the record's position; others were left behind.
+        if may(MAY.claim, state) and position == tonumber(positions[i]) and born == epoch then
+          local is_solo = has(flags, SOLO) ~= 0
+          local size = struct.unpack('<I3', raw, SIZE_AT)
+          local fits = #ids == 0 or (not is_solo and bytes + size <= max_bytes)
+          if fits then ids[#ids + 1], raws[#raws + 1], bytes = id, raw, bytes + size end
+          if is_solo or not fits then
+            -- This claim ends here: the entries behind keep their places.
+            for last = #entries, fits and i + 1 or i, -1 do redis.call('LPUSH', key, entries[last]) end
+            is_full = true
+            return false
+          end
         end
       end
     end
@@ -79,21 +81,19 @@ local answers = {'0'}
 if #ids > 0 then
   local messages = redis.call('HMGET', tag .. ':messages', unpack(ids))
   local leases = {}
+  local deadline, lease_end = text(now + lease), struct.pack('<I6', serial) .. worker
   local batch = #ids > 1 and BATCH or 0
   for i, id in ipairs(ids) do
-    local r, n = jobs[i], nil
-    r[STATE], r[STAMP] = 'P', now
-    r[TOKEN], r[ATTEMPTS] = r[TOKEN] + 1, r[ATTEMPTS] + 1
-    r[FLAGS] = bor(band(r[FLAGS], SOLO + WAITED), batch)
-    r[SERIAL], r[WORKER] = serial, worker
-    local record = encode(r)
-    n = #records
-    records[n + 1], records[n + 2] = id, record
+    local raw = raws[i]
+    local _, flags, attempts, token, position, _, created, born = struct.unpack(CHANGING, raw)
+    local settled = #raw > PLAIN and raw or raw .. NEVER_CLAIMED
+    local record = struct.pack(CHANGING, 'P', bor(band(flags, SOLO + WAITED), batch), attempts + 1, token + 1, position, now, created, born)
+      .. string.sub(settled, FIXED_AT, LEASE_AT + 3) .. lease_end
     note('p', id)
-    n = #leases
-    leases[n + 1], leases[n + 2] = now + lease, id
-    n = #answers
-    answers[n + 1], answers[n + 2], answers[n + 3] = id, record, messages[i] or ''
+    local n = 2 * i
+    records[#records + 1], records[#records + 2] = id, record
+    leases[n - 1], leases[n] = deadline, id
+    answers[3 * i - 1], answers[3 * i], answers[3 * i + 1] = id, record, messages[i] or ''
   end
   redis.call('ZADD', tag .. ':processing:' .. worker, unpack(leases))
   count('Q', -#ids)

@@ -20,8 +20,10 @@ local ids = {}
 for i = 1, jobs do ids[i] = ARGV[3 * i + 1] end
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
 local gone = redis.call('EXISTS', tag .. ':gone') == 1 and redis.call('HMGET', tag .. ':gone', unpack(ids)) or {}
-local accepted, bodies, answers = {}, {}, {}
-local entries
+local accepted, bodies, answers, queued_now = {}, {}, {}, 0
+-- All that new records of this call have in common, around their position.
+local before = struct.pack('<c1I1I2I3', 'Q', waiter ~= '' and WAITED or 0, 0, 0)
+local behind = struct.pack('<I6I6I2', now, now, epoch)
 
 local function accept(i, id, fixed)
   back = back + 1
@@ -39,16 +41,16 @@ local function accept(i, id, fixed)
   end
   if state == 'Q' then
     local prio = string.byte(fixed, 1)
-    entries = backs[prio]
+    local entries = backs[prio]
     if not entries then entries = {}; backs[prio] = entries end
-    entries[#entries + 1] = back .. ':' .. id
-    count('Q', 1)
+    entries[#entries + 1] = string.format('%d:%s', back, id)
+    queued_now = queued_now + 1
     note('q', id)
-    must_ring = true
   end
   local n = #records
-  records[n + 1] = id
-  records[n + 2] = struct.pack(CHANGING, state, waiter ~= '' and WAITED or 0, 0, 0, back, now, now, epoch) .. fixed
+  local record = before .. struct.pack('<i6', back) .. behind .. fixed
+  if state == 'S' then record = 'S' .. string.sub(record, 2) end
+  records[n + 1], records[n + 2] = id, record
   bodies[n + 1], bodies[n + 2] = id, ARGV[3 * i + 3]
   accepted[id] = i
   return 'q' .. state
@@ -97,6 +99,8 @@ for i, id in ipairs(ids) do
     end
   end
 end
+count('Q', queued_now)
+must_ring = queued_now > 0
 if #bodies > 0 then redis.call('HSET', tag .. ':messages', unpack(bodies)) end
 finish()
 return answers

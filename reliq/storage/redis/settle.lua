@@ -13,7 +13,7 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
-local answers, results, leases, seen = {}, {}, {}, {}
+local answers, results, leases, seen, expires, completed = {}, {}, {}, {}, {}, 0
 
 -- The first answer again, for a settle that was carried out already.
 local function repeated(id, r, nonce, token)
@@ -22,13 +22,42 @@ local function repeated(id, r, nonce, token)
   return found and last == token and answer or '-'
 end
 
-local function settle(i, id, r)
-  local verb, worker = verbs[i], r[WORKER]
+local function end_lease(worker, id)
   local list = leases[worker]
   if not list then list = {}; leases[worker] = list end
   list[#list + 1] = id
+end
+
+-- The hot path: nearly every run ends here, so the record is not made a table.
+local function complete(i, id, raw)
+  local _, flags, attempts, token, position, _, created = struct.unpack(CHANGING, raw)
+  local fixed = string.sub(raw, FIXED_AT, PLAIN)
+  if ttls[i] > 0 then
+    local at = RESULT_TTL_AT - FIXED_AT
+    fixed = string.sub(fixed, 1, at) .. struct.pack('<I6', ttls[i]) .. string.sub(fixed, at + 7)
+  end
+  local ttl = struct.unpack('<I6', fixed, RESULT_TTL_AT - FIXED_AT + 1)
+  local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
+    .. fixed .. struct.pack('<' .. LEASE, token, 'C', 0)
+  end_lease(string.sub(raw, WORKER_AT), id)
+  local n = #records
+  records[n + 1], records[n + 2] = id, record
+  n = #results
+  results[n + 1], results[n + 2] = id, bodies[i]
+  expires[ttl] = expires[ttl] or text(now + ttl)
+  n = #ended
+  ended[n + 1], ended[n + 2] = expires[ttl], id
+  completed = completed + 1
+  note('c', id)
+  if has(flags, WAITED) ~= 0 then ends().announce(id, decode(raw), bodies[i]) end
+  return record
+end
+
+local function settle(i, id, r)
+  local verb = verbs[i]
+  end_lease(r[WORKER], id)
   r[SETTLED] = tokens[i]
-  if has(r[FLAGS], CANCEL) ~= 0 and verb ~= 'C' then
+  if has(r[FLAGS], CANCEL) ~= 0 then
     r[ANSWER] = 'A'
     ends().drop(id, r, 'c')
     note('x', id)
@@ -36,17 +65,7 @@ local function settle(i, id, r)
   end
   count('P', -1)
   r[FLAGS] = band(r[FLAGS], SOLO + WAITED)
-  if verb == 'C' then
-    if ttls[i] > 0 then r[RESULT_TTL] = ttls[i] end
-    r[STATE], r[STAMP], r[EPOCH], r[WORKER] = 'C', now, epoch, ''
-    local n = #results
-    results[n + 1], results[n + 2] = id, bodies[i]
-    n = #ended
-    ended[n + 1], ended[n + 2] = now + r[RESULT_TTL], id
-    count('C', 1)
-    note('c', id)
-    if has(r[FLAGS], WAITED) ~= 0 then ends().announce(id, r, bodies[i]) end
-  elseif verb == 'L' then
+  if verb == 'L' then
     r[ATTEMPTS] = r[ATTEMPTS] - 1
     place(fronts, id, r)
     note('u', id)
@@ -74,12 +93,20 @@ local releases = {}
 
 local function answer(i)
   local id = ids[i]
-  local r = seen[id] or decode(raws[i])
-  if r and r[NONCE] == nonces[i] and r[TOKEN] == tokens[i] and may(VERBS[verbs[i]], r[STATE]) then
-    answers[i] = settle(i, id, r)
-    seen[id] = r
+  local raw = seen[id] or raws[i]
+  local is_holder = false
+  if raw and #raw >= PLAIN then
+    local state, _, _, token = struct.unpack('<c1I1I2I3', raw)
+    is_holder = token == tokens[i] and may(VERBS[verbs[i]], state) and string.sub(raw, NONCE_AT, NONCE_AT + 7) == nonces[i]
+  end
+  if not is_holder then
+    answers[i] = repeated(id, decode(raw), nonces[i], tokens[i])
+  elseif verbs[i] == 'C' then
+    answers[i], seen[id] = 'C', complete(i, id, raw)
   else
-    answers[i] = repeated(id, r, nonces[i], tokens[i])
+    local r = decode(raw)
+    answers[i] = settle(i, id, r)
+    seen[id] = encode(r)
   end
 end
 
@@ -95,6 +122,8 @@ end
 table.sort(releases, function(a, b) return a[2] > b[2] end)
 for _, release in ipairs(releases) do answer(release[1]) end
 for worker, list in pairs(leases) do redis.call('ZREM', tag .. ':processing:' .. worker, unpack(list)) end
+count('P', -completed)
+count('C', completed)
 if #results > 0 then redis.call('HSET', tag .. ':results', unpack(results)) end
 finish()
 return answers
