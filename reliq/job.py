@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from .errors import JobStoppedError
 from .retry import Backoff
 
 
@@ -139,3 +141,83 @@ class Event:
     result: Any = None
     error: BaseException | None = None
     attempts: int = 0
+
+
+#: Guards the making of every signal's condition: so rare that one lock serves them all.
+_making = threading.Lock()
+
+
+class Signal:
+    """Tells a running handler that it should end. Set at most once; the first reason stands.
+
+    ``reason`` is None or one of ``"cancelled"``, ``"timeout"``, ``"stopping"``, ``"lost"``.
+    """
+
+    __slots__ = ("_condition", "_reason")
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._condition: threading.Condition | None = None  # made by the first wait: most jobs never wait
+
+    @property
+    def reason(self) -> str | None:
+        """Why the handler should end, None while it should not."""
+        return self._reason
+
+    def is_set(self) -> bool:
+        """Whether the handler should end."""
+        return self._reason is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until the signal is set or ``timeout`` seconds passed; whether it is set."""
+        with _making:
+            if self._condition is None:
+                self._condition = threading.Condition()
+            condition = self._condition
+        with condition:
+            return condition.wait_for(self.is_set, timeout)
+
+    def set(self, reason: str) -> bool:
+        """Set it; False when it was set before. For the pool."""
+        with _making:
+            # A wait that makes its condition after this sees the reason; one before it is notified.
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            condition = self._condition
+        if condition is not None:
+            with condition:
+                condition.notify_all()
+        return True
+
+    def __repr__(self) -> str:
+        return f"Signal({self._reason!r})"
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """What a handler gets.
+
+    ``attempts`` counts this run; ``created_at`` is in epoch seconds by the storage's clock;
+    ``deadline`` is the ``time.monotonic()`` at which ``time_limit`` ends, or None;
+    ``worker_id`` is the label of the pool.
+    """
+
+    id: str
+    payload: Any
+    attempts: int
+    max_attempts: int
+    created_at: float
+    queue: str
+    headers: Mapping[str, str]
+    worker_id: str
+    signal: Signal
+    deadline: float | None = None
+    group: str | None = None
+    sequence: int | None = None
+
+    def check(self) -> None:
+        """Raise JobStoppedError when the handler should end; let it through to end the run properly."""
+        reason = self.signal.reason
+        if reason is not None:
+            raise JobStoppedError(reason)

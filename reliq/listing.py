@@ -43,7 +43,7 @@ def to_status(snapshot: Snapshot, queue: Queue) -> JobStatus | None:
         cancel_requested=snapshot.cancel_requested,
         result=result,
         errors=decode_errors(snapshot),
-        headers=envelope.headers,
+        headers=dict(envelope.headers),
         payload=envelope.payload,
     )
 

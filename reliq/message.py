@@ -7,8 +7,9 @@ Layout: one byte format version, a two-byte little-endian header length, the hea
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from .errors import StorageCorruptError
 from .retry import Backoff
@@ -18,12 +19,11 @@ _PLAIN = bytes((FORMAT, 0, 0))
 _DEFAULT_BACKOFF = Backoff()
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A decoded envelope."""
+class Message(NamedTuple):
+    """A decoded envelope. ``headers`` may be shared between messages: never change it."""
 
     payload: bytes
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     time_limit: float | None = None
     backoff: Backoff = _DEFAULT_BACKOFF
 

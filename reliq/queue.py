@@ -145,7 +145,9 @@ class Queue:
             answers += [self._answer(answer) for answer in self.storage.enqueue(self.name, chunk)]
         return answers
 
-    def call(self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]) -> Any:
+    def call(
+        self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]
+    ) -> Any:
         """Enqueue a job and wait for its result; join it when it is there, take the cached result when it is done.
 
         Raises CallTimeoutError after ``timeout`` seconds (the job goes on), JobFailedError or
@@ -298,10 +300,9 @@ class Queue:
             data = self.options.result_serde.dumps(value)
         except Exception as error:
             raise SerdeError(f"queue {self.name!r}: the result {error}") from error
-        if len(data) > self.options.max_payload_bytes:
-            raise SerdeError(
-                f"queue {self.name!r}: the result must be at most {self.options.max_payload_bytes} bytes, got {len(data)}"
-            )
+        limit = self.options.max_payload_bytes
+        if len(data) > limit:
+            raise SerdeError(f"queue {self.name!r}: the result must be at most {limit} bytes, got {len(data)}")
         return data
 
     def _load_result(self, id: str, data: bytes | None) -> Any:

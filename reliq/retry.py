@@ -24,7 +24,12 @@ class Backoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, low, high in (("base", 0.0, math.inf), ("factor", 1.0, math.inf), ("cap", 0.0, math.inf), ("jitter", 0.0, 1.0)):
+        for name, low, high in (
+            ("base", 0.0, math.inf),
+            ("factor", 1.0, math.inf),
+            ("cap", 0.0, math.inf),
+            ("jitter", 0.0, 1.0),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InvalidJobError(f"Backoff {name} must be a finite number, got {value!r}")

@@ -27,7 +27,9 @@ def check_text(field: str, value: Any, max_bytes: int) -> str:
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidJobError(f"{field} must be valid unicode, got a str with a lone surrogate: {value!a:.80}") from None
+        raise InvalidJobError(
+            f"{field} must be valid unicode, got a str with a lone surrogate: {value!a:.80}"
+        ) from None
     if not 1 <= size <= max_bytes:
         raise InvalidJobError(f"{field} must be 1-{max_bytes} bytes of UTF-8, got a str of {size} bytes")
     if not value.isprintable() and _CONTROL.search(value):

@@ -10,6 +10,8 @@ Conventions: every time is an integer of milliseconds (``_ms``) by the storage's
 clock, epoch based; ids are str, compared byte by byte; messages, results, errors and
 nonces are bytes and come back as given. Arguments were validated by the caller.
 
+What is made once for each job is a NamedTuple: a frozen dataclass costs four times as much to make.
+
 Words: an *incarnation* is one accepted life of an id, named by its ``nonce`` (8 random
 bytes). The *token* counts the claims of an incarnation and is never lowered. A holder
 proves a job is its own with (id, nonce, token).
@@ -21,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..lifecycle import State
 
@@ -37,8 +39,7 @@ MAX_CLAIM_BYTES = 1 << 20
 FALLBACK_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """One job to enqueue. ``at_ms`` (epoch) wins over ``delay_ms``; due in the past = at once.
 
     ``dedup_ttl_ms`` and ``result_ttl_ms`` count from the end of the job.
@@ -56,8 +57,7 @@ class NewRecord:
     at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """Answer for one :class:`NewRecord`.
 
     ``status``: ``"queued"`` accepted (also on a repeat with the same nonce, I11),
@@ -96,8 +96,7 @@ def worker_label(key: str) -> str:
     return key.rpartition("~")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """One job handed to a worker, with everything its handler and its settle need."""
 
     id: str
@@ -128,8 +127,7 @@ class Verb(StrEnum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How one claimed job ended.
 
     COMPLETE stores ``result``; RETRY and FAIL append ``error`` to the history; RETRY waits
@@ -147,8 +145,7 @@ class Outcome:
     ttl_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """Answer for one :class:`Outcome`: the state it led to (ABSENT = cancelled), None = refused."""
 
     id: str
@@ -160,8 +157,7 @@ class Settled:
         return self.state is None
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A lease as its holder knows it."""
 
     id: str
@@ -272,7 +268,9 @@ class Storage(ABC):
     # -- transitions ------------------------------------------------------------------
 
     @abstractmethod
-    def enqueue(self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0) -> list[Enqueued]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
+    ) -> list[Enqueued]:
         """Accept each job whose id is free; answer in order. Atomic per MAX_BATCH jobs.
 
         An id is free when ABSENT, ``failed`` (the dead letter is replaced), or ``completed`` with
@@ -338,8 +336,8 @@ class Storage(ABC):
     def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
         """One bounded step of upkeep; any number of callers, in any order, any crash between.
 
-        Promotes due jobs. At most once per ``interval_ms`` / 2 also: recovers leases past their deadline and all leases of
-        workers past theirs (to the front; batch leases are not counted and made solo,
+        Promotes due jobs. At most once per ``interval_ms`` / 2 also: recovers leases past their
+        deadline and all leases of workers past theirs (to the front; batch leases are not counted and made solo,
         others count and become ``failed`` when used up; cancel-requested ones are removed), removes
         expired results, records, tombstones and what a purge left, cleans stale entries. When
         the previous reap is older than two intervals, each worker and lease whose deadline had not passed then
@@ -347,7 +345,9 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def wait(self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float) -> Snapshot | None:
+    def wait(
+        self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float
+    ) -> Snapshot | None:
         """Block until the job ends (completed, failed, or removed: ABSENT with its cause).
 
         With ``waiter`` that token was registered by ``enqueue`` for incarnation ``nonce``; without, it is

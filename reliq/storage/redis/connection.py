@@ -14,13 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import Connection, ConnectionPool
+from redis.connection import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -41,6 +41,12 @@ MAX_WAITS = 256
 _IDLE_SECONDS = 0.5
 
 Reply = Any
+#: redis-py types its methods loosely and differently between versions: here they count as Any.
+Connection = Any
+_node: Any = ClusterNode
+_sentinel: Any = Sentinel
+_sentinel_pool: Any = SentinelConnectionPool
+_cluster: Any = RedisCluster
 
 
 class UnreachableError(Exception):
@@ -71,18 +77,23 @@ def connect(url: str, **options: Any) -> Link:
     scheme = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme)
     if scheme == "redis+cluster":
         hosts, kwargs = _hosts(url, 6379)
-        nodes = [ClusterNode(host, port) for host, port in hosts]
-        return ClusterLink(lambda timeout: RedisCluster(startup_nodes=nodes, **kwargs, **_cluster_defaults(timeout), **options))
+        nodes = [_node(host, port) for host, port in hosts]
+        return ClusterLink(
+            lambda timeout: _cluster(startup_nodes=nodes, **kwargs, **_cluster_defaults(timeout), **options)
+        )
     if scheme == "redis+sentinel":
         hosts, kwargs = _hosts(url, 26379)
         service = kwargs.pop("service", None)
         if not service:
-            raise InvalidJobError("a Sentinel URL names its service: redis+sentinel://host:26379,host2:26379/service[/db]")
+            raise InvalidJobError(
+                "a Sentinel URL names its service: redis+sentinel://host:26379,host2:26379/service[/db]"
+            )
 
         def sentinel_pool(timeout: float) -> ConnectionPool:
             kw = {**kwargs, **options, **_defaults(timeout)}
-            manager = Sentinel(hosts, sentinel_kwargs={**_defaults(CONNECT_TIMEOUT)}, **{**_defaults(timeout)})
-            return SentinelConnectionPool(service, manager, **kw)
+            manager = _sentinel(hosts, sentinel_kwargs={**_defaults(CONNECT_TIMEOUT)}, **_defaults(timeout))
+            pool: ConnectionPool = _sentinel_pool(service, manager, **kw)
+            return pool
 
         return DirectLink(sentinel_pool)
     plain = f"{scheme}://{rest}"
@@ -92,10 +103,10 @@ def connect(url: str, **options: Any) -> Link:
 def from_client(client: Any) -> Link:
     """A link with connections of its own to where ``client`` points. The client itself is left alone."""
     if isinstance(client, RedisCluster):
-        nodes = [ClusterNode(node.host, node.port) for node in client.get_nodes()]
+        nodes = [_node(node.host, node.port) for node in cast(Any, client).get_nodes()]
         manager = client.nodes_manager
         kept = {name: manager.connection_kwargs[name] for name in _KEPT if name in manager.connection_kwargs}
-        return ClusterLink(lambda timeout: RedisCluster(startup_nodes=nodes, **{**kept, **_cluster_defaults(timeout)}))
+        return ClusterLink(lambda timeout: _cluster(startup_nodes=nodes, **{**kept, **_cluster_defaults(timeout)}))
     if not isinstance(client, redis.Redis):
         raise InvalidJobError(f"client must be a redis.Redis or RedisCluster, got {type(client).__name__}")
     pool = client.connection_pool
@@ -105,7 +116,8 @@ def from_client(client: Any) -> Link:
         kwargs = {**kept, **_defaults(timeout)}
         if isinstance(pool, SentinelConnectionPool):
             kwargs.pop("connection_pool", None)
-            return SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **kwargs)
+            made: ConnectionPool = _sentinel_pool(pool.service_name, pool.sentinel_manager, **kwargs)
+            return made
         return ConnectionPool(connection_class=pool.connection_class, **kwargs)
 
     return DirectLink(make)
@@ -133,7 +145,8 @@ class DirectLink:
 
     def pubsub(self) -> Any:
         pool = self._make_pool(BLOCK_SECONDS + BLOCK_MARGIN)
-        return redis.Redis(connection_pool=pool).pubsub()
+        client: Any = redis.Redis(connection_pool=pool)
+        return client.pubsub()
 
     def close(self) -> None:
         self._short.close()
@@ -145,10 +158,10 @@ class ClusterLink:
 
     is_cluster = True
 
-    def __init__(self, make: Callable[[float], RedisCluster]) -> None:
+    def __init__(self, make: Callable[[float], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._clients: dict[float, RedisCluster] = {}
+        self._clients: dict[float, Any] = {}
         self._pid = os.getpid()
 
     def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
@@ -168,7 +181,7 @@ class ClusterLink:
         for client in clients.values():
             client.close()
 
-    def _client(self, timeout: float) -> RedisCluster:
+    def _client(self, timeout: float) -> Any:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid, self._clients = os.getpid(), {}
@@ -248,7 +261,7 @@ class _Stack:
     def _new(self) -> Connection:
         return self._connected(self._pool.make_connection())
 
-    def _connected(self, connection: Any) -> Connection:
+    def _connected(self, connection: Connection) -> Connection:
         try:
             connection.connect()
         except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
@@ -256,7 +269,7 @@ class _Stack:
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             connection.disconnect()
             raise UnreachableError(str(error)) from error
-        return connection  # type: ignore[no-any-return]
+        return connection
 
     def _give_back(self, connection: Connection) -> None:
         self._idle.append((connection, time.monotonic()))

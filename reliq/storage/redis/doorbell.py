@@ -6,6 +6,7 @@ import queue as queues
 import secrets
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from ...service import Service
 from ..base import Doorbell
@@ -48,9 +49,7 @@ class ClusterDoorbell(Doorbell):
     def __init__(self, client: Client, prefix: str, names: Sequence[str], bell: str) -> None:
         self._rung: queues.SimpleQueue[str | None] = queues.SimpleQueue()
         self._bells = {name: ListDoorbell(client, prefix, [name], bell) for name in names}
-        self._listeners = [
-            Service(f"reliq-listen-{name}", lambda stop, name=name: self._listen(name, stop)).start() for name in names
-        ]
+        self._listeners = [Service(f"reliq-listen-{name}", partial(self._listen, name)).start() for name in names]
 
     def wait(self, timeout: float) -> str | None:
         try:

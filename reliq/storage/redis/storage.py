@@ -99,7 +99,9 @@ class RedisStorage(Storage):
 
     # -- transitions ------------------------------------------------------------------
 
-    def enqueue(self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0) -> list[Enqueued]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
+    ) -> list[Enqueued]:
         if queue not in self._registered:
             self._register(queue)
         within = wait_ms / 1000 if waiter else None
@@ -127,7 +129,9 @@ class RedisStorage(Storage):
         )
         jobs = []
         for at in range(1, len(reply), 3):
-            _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(reply[at + 1])
+            _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(
+                reply[at + 1]
+            )
             jobs.append(
                 Claimed(
                     reply[at].decode(), nonce, _int(token), attempts, max_attempts, _int(created), priority,
@@ -163,10 +167,10 @@ class RedisStorage(Storage):
                 known[lease.id.encode(), proof] = lease
                 args += (lease.id, proof)
             for what, id, proof in _groups(self._run("extend", queue, *args), 3):
-                lease = known.get((id, proof))
-                if what == b"orphan" and lease is not None:
+                ours = known.get((id, proof))
+                if what == b"orphan" and ours is not None:
                     continue  # held, and renewed by an earlier chunk
-                found[what].append(lease or Held(id.decode(), *_PROOF.unpack(proof)))
+                found[what].append(ours or Held(id.decode(), *_PROOF.unpack(proof)))
         return Extended(found[b"lost"], found[b"cancel"], found[b"orphan"])
 
     def leave(self, queue: str, worker_key: str) -> int:
@@ -193,7 +197,9 @@ class RedisStorage(Storage):
             int(next_due) if next_due else None,
         )
 
-    def wait(self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float) -> Snapshot | None:
+    def wait(
+        self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float
+    ) -> Snapshot | None:
         deadline = time.monotonic() + timeout
         if waiter is None:
             waiter = secrets.token_hex(8)
@@ -361,7 +367,8 @@ def _snapshot(
     if not record:
         return Snapshot(id, State.ABSENT, CAUSES[cause])
     (
-        letter, flags, attempts, token, _, stamp, created, _, priority, max_attempts, nonce, result_ttl, dedup_ttl, dead_ttl, _,
+        letter, flags, attempts, token, _, stamp, created, _,
+        priority, max_attempts, nonce, result_ttl, dedup_ttl, dead_ttl, _,
     ) = _RECORD.unpack_from(record)  # fmt: skip
     state = STATES[letter]
     updated_at_ms = _int(stamp)

@@ -1,0 +1,178 @@
+"""The threads of a pool that share one storage."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from ..hooks import Emitter
+from ..job import Event
+from ..reaper import Reaper
+from ..storage.base import Storage, Worker
+from .heartbeat import Heartbeat
+from .ledger import Batch, Ledger
+from .monitor import Monitor
+from .outage import Outage
+from .runner import Runner
+from .settler import Settler
+from .source import Source
+from .turnstile import Turnstile
+
+log = logging.getLogger("reliq")
+
+#: How long handlers get to end by themselves after they were told to stop.
+GRACE_S = 0.5
+#: How long a stop tries to reach a storage that fails, and waits for threads that should be ending.
+LAST_TRY_S = 2.0
+
+#: What became of the thread of an abandoned batch.
+_KEPT, _REPLACED, _REFUSED = "kept", "replaced", "refused"
+
+
+class Crew:
+    """Runners, monitor, heartbeat and reaper around one ledger; each is told to end in this order by a stop.
+
+    ``exhausted()`` is called when a stuck runner could not be replaced any more.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        sources: Sequence[Source],
+        worker: Worker,
+        emitter: Emitter,
+        report: Callable[[Event], None],
+        exhausted: Callable[[], None],
+        reaper: Reaper | None,
+    ) -> None:
+        self.sources = sources
+        self.ledger = Ledger()
+        self._storage = storage
+        self._worker = worker
+        self._emitter = emitter
+        self._report = report
+        self._exhausted = exhausted
+        self._outage = Outage(storage.url or type(storage).__name__, report)
+        self._settler = Settler(self.ledger, worker, self._outage, emitter, report)
+        self._turnstile = Turnstile(storage, sources)
+        self._heartbeat = Heartbeat(self._name("heartbeat"), worker, self.ledger, sources, self._outage)
+        self._monitor = Monitor(self._name("monitor"), self.ledger, self._settler, self._replace)
+        self._reaper = reaper
+        self._lock = threading.Lock()
+        self._runners: list[Runner] = []
+        self._extra = 0
+
+    def start(self) -> None:
+        """Start all threads."""
+        self._heartbeat.start()
+        self._monitor.start()
+        if self._reaper is not None:
+            self._reaper.start()
+        with self._lock:
+            for _ in range(self._worker.runners):
+                self._hire()
+
+    # -- stopping, step by step -------------------------------------------------------
+
+    def quiet(self) -> None:
+        """Claim nothing more."""
+        self._turnstile.close()
+        with self._lock:
+            for runner in self._runners:
+                runner.stopping.set()  # ends a pause after an error
+
+    def interrupt(self) -> None:
+        """Tell running handlers to end; give back what has not started."""
+        self.ledger.interrupt("stopping")
+        self._settler.settle(self.ledger.return_unstarted())
+
+    def seize(self) -> None:
+        """Give back what still runs."""
+        entries = self.ledger.seize()
+        for entry in entries:
+            entry.signal.set("stopping")
+        self._settler.settle(entries)
+
+    def close(self) -> None:
+        """End the threads, the heartbeat last, and sign off from the storage."""
+        last_try = time.monotonic() + LAST_TRY_S
+        if not self.ledger.wait_empty(lambda: last_try - time.monotonic()):
+            log.error("stopped with jobs that the storage did not take back: they are recovered when their lease ends")
+        with self._lock:
+            runners = list(self._runners)
+        for runner in runners:
+            runner.stop(max(0.0, last_try - time.monotonic()) if not runner.is_stuck else 0.0)
+        self._monitor.stop(LAST_TRY_S)
+        if self._reaper is not None:
+            self._reaper.stop(LAST_TRY_S)
+        self._heartbeat.stop(LAST_TRY_S)
+        if self.ledger.is_empty:
+            for source in self.sources:
+                try:
+                    self._storage.leave(source.name, self._worker.key)
+                except Exception as error:
+                    # Its registration runs out by itself.
+                    self._outage.failed(error, "leave", source.name)
+                    break
+        try:
+            self._turnstile.dispose()
+        except Exception as error:
+            self._outage.failed(error, "close the doorbell")
+
+    def owns(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is one that a stop waits for."""
+        return thread.name.startswith(self._name(""))
+
+    # -- runners ----------------------------------------------------------------------
+
+    def _hire(self) -> None:
+        self._runners = [runner for runner in self._runners if runner.is_alive]
+        runner = Runner(
+            self._name(f"runner-{len(self._runners) + 1}"),
+            self._worker,
+            self.ledger,
+            self._settler,
+            self._turnstile,
+            self._outage,
+            self._emitter,
+            self._report,
+            self._heartbeat.suspect,
+            self._may_go_on,
+        )
+        self._runners.append(runner.start())
+
+    def _replace(self, batch: Batch) -> None:
+        """The runner of ``batch`` is stuck in a handler: another thread takes its place."""
+        with self._lock:
+            if batch.replacement is not None or self._turnstile.is_closed:
+                return
+            if self._extra < self._worker.runners:
+                self._extra += 1
+                batch.replacement = _REPLACED
+                self._hire()
+                return
+            batch.replacement = _REFUSED
+        log.error("%d handlers are stuck beyond their time_limit: no more threads are started", self._extra)
+        self._report(Event("error", batch.source.name, error=TimeoutError("too many handlers are stuck")))
+        self._exhausted()
+
+    def _may_go_on(self, batch: Batch) -> bool:
+        """The stuck runner is back: whether it goes on, or was replaced and ends."""
+        with self._lock:
+            if batch.replacement is None:
+                batch.replacement = _KEPT
+            elif batch.replacement == _REPLACED:
+                self._extra -= 1
+                return False
+            return True
+
+    def _name(self, role: str) -> str:
+        return f"reliq-{self._worker.key}-{role}"
+
+
+def until(deadline: float) -> float:
+    """Seconds left until ``deadline`` (monotonic); infinite for an infinite one."""
+    return math.inf if deadline == math.inf else deadline - time.monotonic()

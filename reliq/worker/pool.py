@@ -1,0 +1,316 @@
+"""The worker pool: composes the threads that run jobs, and stops them in order."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Self
+
+from ..errors import InvalidJobError, ReliqError
+from ..hooks import Emitter, Listener
+from ..identity import default_worker_label
+from ..job import Event
+from ..lifecycle import State
+from ..queue import Queue
+from ..reaper import Reaper
+from ..service import Service
+from ..storage.base import Storage, Worker
+from ..validate import MAX_WORKER_ID_BYTES, check_int, check_seconds, check_text, to_ms
+from .batching import MAX_SIZE, BatchSize
+from .crew import GRACE_S, Crew, until
+from .execution import AfterExecution, Executor
+from .signals import StopSignals
+from .source import Source
+
+log = logging.getLogger("reliq")
+
+MAX_THREADS = 1_000
+#: How long the first SIGTERM or SIGINT lets running jobs go on.
+STOP_TIMEOUT_S = 30.0
+#: A signal that arrives just before the main thread blocks does not end that block (Python runs handlers
+#: between instructions only), so the block has to end by itself.
+_SIGNAL_CHECK_S = 0.2
+_CHECK_S = 0.1
+_UNFINISHED = (State.QUEUED, State.WAITING, State.PROCESSING, State.FAILING)
+
+
+class WorkerPool:
+    """Runs the handlers of one or several queues on ``threads`` threads per storage.
+
+    ``worker_id`` is the label under which it shows (default: host and pid); two live pools may
+    share it. ``worker_ttl``: seconds after which the jobs of a dead pool are recovered;
+    a handler that keeps the GIL longer is taken for dead and its job delivered again.
+    ``prefetch`` caps the jobs of one claim (1 = no batches); by itself a pool learns how many
+    fit into 10 ms. ``reaper=False`` leaves recovery and delayed jobs to other processes.
+    ``after_execution(job, execution)`` is called after each handler (not after a time limit) and may
+    change the outcome. Listeners are called on the pool's threads: keep them short.
+
+    A pool starts once. No thread runs before :meth:`start`, and none survives a fork.
+    """
+
+    def __init__(
+        self,
+        queues: Queue | Iterable[Queue],
+        threads: int = 8,
+        *,
+        worker_id: str | None = None,
+        worker_ttl: float = 15.0,
+        prefetch: int | None = None,
+        reaper: bool = True,
+        after_execution: AfterExecution | None = None,
+    ) -> None:
+        self.queues = _check_queues(queues)
+        self.threads = check_int("threads", threads, 1, MAX_THREADS)
+        label = default_worker_label() if worker_id is None else check_text("worker_id", worker_id, MAX_WORKER_ID_BYTES)
+        worker_ttl = check_seconds("worker_ttl", worker_ttl)
+        if prefetch is not None:
+            check_int("prefetch", prefetch, 1, MAX_SIZE)
+        if after_execution is not None and not callable(after_execution):
+            raise InvalidJobError(f"after_execution must be callable, got {type(after_execution).__name__}")
+        self.worker = Worker(label, secrets.token_hex(4), threads, to_ms(worker_ttl))
+        self._prefetch = prefetch
+        self._has_reaper = reaper
+        self._after_execution = after_execution
+        self._emitter = Emitter(
+            "started", "stopped", "processing", "completed", "failing", "failed", "requeued", "cancelled",
+            "stalled", "error",
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        self._crews: list[Crew] = []
+        self._pid: int | None = None
+        self._is_stopping = False
+        self._deadline = math.inf
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        #: What wakes run_forever: "signal", "stopped", "exhausted".
+        self._mail: SimpleQueue[str] = SimpleQueue()
+
+    @property
+    def worker_id(self) -> str:
+        """The label of this pool."""
+        return self.worker.label
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._pid == os.getpid() and bool(self._crews) and not self._stopped.is_set()
+
+    def on(self, event: str, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)``: ``started`` ``stopped`` ``processing`` ``completed`` ``failing`` ``failed``
+        ``requeued`` ``cancelled`` ``stalled`` ``error`` or ``*``; returns the way to stop it."""
+        return self._emitter.on(event, listener)
+
+    # -- life -------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the threads. Once per pool; returns at once."""
+        self._check_pid()
+        with self._lock:
+            if self._pid is not None:
+                raise InvalidJobError("this pool was started already; make a new one to start again")
+            crews = [self._make_crew(storage, queues) for storage, queues in self._group().items()]
+            self._pid = os.getpid()
+            self._crews = crews
+            for crew in crews:
+                crew.start()
+        self._report(Event("started"))
+        return self
+
+    def quiet(self) -> None:
+        """Claim nothing more; what was claimed runs on. There is no way back but a new pool."""
+        self._check_pid()
+        for crew in self._crews:
+            crew.quiet()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Claim nothing more, wait up to ``timeout`` seconds (None: as long as it takes) for running jobs,
+        then signal ``"stopping"`` to what is left and, after half a second, give it back to the front.
+
+        Jobs given back do not count as attempts. May be called again, from any thread, to shorten the
+        wait; called from a handler or listener of this pool it does not wait.
+        """
+        self._check_pid()
+        deadline = math.inf if timeout is None else time.monotonic() + check_seconds("timeout", timeout, zero=True)
+        with self._lock:
+            if not self._crews:
+                return
+            first = not self._is_stopping
+            self._is_stopping = True
+            self._deadline = min(self._deadline, deadline)
+        self._stopping.set()
+        inside = any(crew.owns(threading.current_thread()) for crew in self._crews)
+        if not first:
+            for crew in self._crews:
+                crew.ledger.wake_waiters()
+        elif inside:
+            Service(f"reliq-{self.worker.label}-stop", lambda _: self._stop()).start()
+        else:
+            self._stop()
+        if not inside:
+            self._stopped.wait()
+
+    def run_forever(self, stop_timeout: float = STOP_TIMEOUT_S) -> None:
+        """Start (unless started) and block until stopped.
+
+        In the main thread one SIGTERM or SIGINT stops it as ``stop(stop_timeout)`` does, a second one
+        as ``stop(0)``. Raises SystemExit(1) when so many handlers ignored their time limit that no
+        thread could replace them.
+        """
+        check_seconds("stop_timeout", stop_timeout, zero=True)
+        exhausted = False
+        with StopSignals(self._mail):
+            if self._pid is None:
+                self.start()
+            self._check_pid()
+            timeout = stop_timeout
+            while not self._stopped.is_set():
+                try:
+                    word = self._mail.get(timeout=_SIGNAL_CHECK_S)
+                except Empty:
+                    continue
+                if word == "stopped":
+                    break
+                exhausted = exhausted or word == "exhausted"
+                self._stop_soon(timeout)
+                timeout = 0.0
+        if exhausted:
+            raise SystemExit(1)
+
+    def run_until_empty(self, timeout: float | None = None) -> bool:
+        """Work until the queues hold nothing queued, waiting, processing or failing, in any process.
+
+        True then, False after ``timeout`` seconds or when stopped. Scheduled jobs and paused queues do not
+        count. Starts the pool if need be, and then stops it at the end.
+        """
+        self._check_pid()
+        deadline = math.inf if timeout is None else time.monotonic() + check_seconds("timeout", timeout, zero=True)
+        starts = self._pid is None
+        if starts:
+            self.start()
+        try:
+            return self._wait_until_empty(deadline)
+        finally:
+            if starts:
+                self.stop(max(0.0, until(deadline)) if deadline < math.inf else None)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        # After an error nobody waits for handlers that may depend on what just broke.
+        self.stop(None if kind is None else 0.0)
+
+    def __repr__(self) -> str:
+        return f"WorkerPool({[queue.name for queue in self.queues]}, threads={self.threads})"
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """The order of a stop: runners, then what they hold, then the threads that keep it alive."""
+        crews = self._crews
+        for crew in crews:
+            crew.quiet()
+        drained = [crew.ledger.wait_empty(lambda: until(self._deadline)) for crew in crews]
+        if not all(drained):
+            for crew in crews:
+                crew.interrupt()
+            grace = time.monotonic() + GRACE_S
+            for crew in crews:
+                crew.ledger.wait_empty(lambda: until(grace))
+            for crew in crews:
+                crew.seize()
+        for crew in crews:
+            crew.close()
+        self._report(Event("stopped"))
+        self._stopped.set()
+        self._mail.put("stopped")
+
+    def _stop_soon(self, timeout: float) -> None:
+        # Not in this thread: it has to hear the second signal.
+        Service(f"reliq-{self.worker.label}-stop", lambda _: self.stop(timeout)).start()
+
+    def _wait_until_empty(self, deadline: float) -> bool:
+        while not self._stopping.is_set():
+            soon = min(deadline, time.monotonic() + 1.0)
+            idle = all(crew.ledger.wait_empty(partial(until, soon)) for crew in self._crews)
+            if idle and self._is_empty():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            if idle:
+                self._stopping.wait(max(0.0, min(_CHECK_S, until(deadline))))
+        return False
+
+    def _is_empty(self) -> bool:
+        for queue in self.queues:
+            try:
+                counts = queue.storage.counts(queue.name)
+                if not any(counts.get(state) for state in _UNFINISHED):
+                    continue
+                if counts.get(State.PROCESSING) or not queue.storage.is_paused(queue.name):
+                    return False
+            except Exception as error:
+                log.debug("queue %r: its counts cannot be read: %s", queue.name, error)
+                return False
+        return True
+
+    def _group(self) -> dict[Storage, list[Queue]]:
+        groups: dict[Storage, list[Queue]] = {}
+        for queue in self.queues:
+            group = groups.setdefault(queue.storage, [])
+            if any(other.name == queue.name for other in group):
+                raise InvalidJobError(f"queue {queue.name!r} of one storage is in the pool twice")
+            group.append(queue)
+        return groups
+
+    def _make_crew(self, storage: Storage, queues: list[Queue]) -> Crew:
+        reaper = None
+        if self._has_reaper:
+            reaper = Reaper(storage, [queue.name for queue in queues])
+            for name in ("stalled", "failed", "cancelled", "error"):
+                reaper.on(name, self._report)
+        sources = [self._make_source(storage, queue) for queue in queues]
+        return Crew(storage, sources, self.worker, self._emitter, self._report, self._exhausted, reaper)
+
+    def _make_source(self, storage: Storage, queue: Queue) -> Source:
+        handler = queue.function
+        if handler is None:
+            raise InvalidJobError(f"queue {queue.name!r} has no handler: decorate one with @queue.handler first")
+        executor = Executor(queue, handler, self.worker.label, self._report, self._after_execution)
+        lease_ms = to_ms(queue.options.visibility_timeout)
+        return Source(queue.name, storage, lease_ms, executor, BatchSize(self._prefetch))
+
+    def _report(self, event: Event) -> None:
+        try:
+            self._emitter.emit(event)
+        except BaseException:  # a listener that raises SystemExit must not end a runner
+            log.exception("a listener of %r raised; the job is not affected", event.name)
+
+    def _exhausted(self) -> None:
+        self._mail.put("exhausted")
+
+    def _check_pid(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise ReliqError(
+                "this pool was started before a fork and its threads are in the parent only: "
+                "make and start a pool in the child"
+            )
+
+
+def _check_queues(queues: Queue | Iterable[Queue]) -> tuple[Queue, ...]:
+    found = (queues,) if isinstance(queues, Queue) else tuple(queues)
+    if not found:
+        raise InvalidJobError("a pool needs at least one queue")
+    for queue in found:
+        if not isinstance(queue, Queue):
+            raise InvalidJobError(f"a pool takes queues, got {type(queue).__name__}")
+        if queue.function is None:
+            raise InvalidJobError(f"queue {queue.name!r} has no handler: decorate one with @queue.handler first")
+    return found
