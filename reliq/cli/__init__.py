@@ -1,0 +1,1 @@
+"""The ``reliq`` command. Each module is one subcommand; ``main`` puts them together."""

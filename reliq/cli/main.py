@@ -1,0 +1,72 @@
+"""The command line: finds the subcommand, turns its errors into texts and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from ..errors import InvalidJobError, ReliqError
+from . import demo, info, worker
+from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
+
+_EPILOG = """\
+examples:
+  reliq demo                                  see what reliq does; needs no server
+  reliq worker app.jobs:q -t 8                run the jobs of the queue `q` in app/jobs.py
+  reliq worker app.jobs:q --processes 4       the same in 4 processes that are kept alive
+  reliq info --url redis://localhost:6379/0   queues, counts and workers
+  RELIQ_URL=file:///var/lib/app/queue reliq info emails --json
+
+exit codes: 0 done, 1 storage trouble or a failed check, 2 wrong usage
+`reliq COMMAND --help` says more about each command.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. argparse itself exits with 2 on what it refuses."""
+    args = _parser().parse_args(arguments)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except (UsageError, InvalidJobError) as error:
+        return _fail(error, EXIT_USAGE)
+    except (CommandError, ReliqError) as error:
+        return _fail(error, EXIT_TROUBLE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader, head for one, has seen enough. The interpreter's own flush at exit must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    return code
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"reliq: {error}", file=sys.stderr)
+    return code
+
+
+class _Version(argparse.Action):
+    """``--version``, looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from .. import __version__
+
+        print(f"reliq {__version__}")
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reliq",
+        description="A reliable job queue for synchronous, threaded Python.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (demo, worker, info):
+        command.add_parser(commands)
+    return parser

@@ -1,0 +1,36 @@
+"""The README's examples run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import reliq
+
+README = Path(reliq.__file__).parent.parent / "README.rst"
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def test_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELIQ_URL", raising=False)
+    failed, attempted = doctest.testfile(str(README), module_relative=False, optionflags=OPTIONS)
+    assert attempted > 20
+    assert failed == 0
+
+
+def test_it_names_every_command() -> None:
+    text = README.read_text()
+    for command in ("reliq demo", "reliq worker", "reliq info"):
+        assert f"``{command}" in text
+
+
+def test_every_queue_and_pool_option_is_explained() -> None:
+    from dataclasses import fields
+
+    from reliq.options import JobOptions, QueueOptions
+
+    text = README.read_text()
+    for field in (*fields(QueueOptions), *fields(JobOptions)):
+        assert f"``{field.name}``" in text
