@@ -1,0 +1,79 @@
+"""The SQL files, loaded once, with the rules of ``lifecycle`` filled in.
+
+``{may:cancel}`` becomes the condition on ``state`` under which a cancel is allowed. ``{live}`` is the one
+place that says which stored records still count, ``{unpurged}`` the part of it that a
+purge decides; both speak of a row of ``job``, in a trigger or in a question.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from importlib.resources import files
+
+from ...errors import StorageError
+from ...lifecycle import Command, sources
+from ..base import HISTORY, MAX_CLAIM_BYTES, TOMBSTONE_MS
+
+#: UPDATE..FROM, UPSERT without a target and the JSON functions are all there from here on.
+MINIMUM = (3, 37, 0)
+
+#: Views over which a whole transition runs as one INSERT, parts before those that use them.
+TRANSITIONS = (
+    "remove", "sweep", "recover", "enqueue", "claim", "settle", "extend", "leave", "cancel", "reap", "wait",
+    "update_ttl", "revive", "discard", "purge", "pause",
+)  # fmt: skip
+
+# A purge raises the queue's epoch; a job that runs is not touched by it, and gets the
+# present epoch with its next move.
+_UNPURGED = "(job.state = 'processing' OR job.epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid))"
+_MACROS = {
+    "unpurged": _UNPURGED,
+    "live": f"({_UNPURGED} AND (job.expires_ms IS NULL OR job.expires_ms > NEW.now_ms))",
+    # By the system's clock: listening is no part of any job's fate.
+    "clock_s": "CAST(strftime('%s', 'now') AS INTEGER)",
+    "listened": "((SELECT listen_until_s FROM queue WHERE qid = NEW.qid) > CAST(strftime('%s', 'now') AS INTEGER))",
+    "tombstone_ms": str(TOMBSTONE_MS),
+    "history": str(HISTORY),
+    "max_claim_bytes": str(MAX_CLAIM_BYTES),
+}
+
+
+def load(name: str) -> str:
+    """The text of ``<name>.sql`` with every macro filled in."""
+    text = files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    return re.sub(r"\{(may:)?(\w+)\}", _fill, text)
+
+
+def _fill(match: re.Match[str]) -> str:
+    if match[1]:
+        states = [f"'{state}'" for state in sources(Command(match[2]))]
+        # A partial index is found by `=`, not by an IN of one.
+        return f"state = {states[0]}" if len(states) == 1 else f"state IN ({', '.join(states)})"
+    return _MACROS[match[2]]
+
+
+def _questions() -> dict[str, str]:
+    sections = re.split(r"^-- name: (\w+)\n", load("read"), flags=re.MULTILINE)[1:]
+    return {
+        name: text.replace("NEW.", ":").strip().removesuffix(";")
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+SCHEMA = load("schema")
+READ = _questions()
+_SCRIPT = "\n".join(load(name) for name in TRANSITIONS)
+
+
+def install(connection: sqlite3.Connection) -> None:
+    """Create the transitions on a connection; they live in its TEMP schema."""
+    connection.executescript(_SCRIPT)
+
+
+def check_version() -> None:
+    """Raise StorageError when Python's SQLite is too old."""
+    if sqlite3.sqlite_version_info < MINIMUM:
+        raise StorageError(
+            f"this Python carries SQLite {sqlite3.sqlite_version}; reliq needs {'.'.join(map(str, MINIMUM))} or newer"
+        )

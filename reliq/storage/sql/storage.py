@@ -1,0 +1,482 @@
+"""The contract of ``storage.base`` on SQL: every method once, for memory and files alike."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+from ...lifecycle import FINISHED, STORED, State
+from ..base import (
+    FALLBACK_MS,
+    MAX_BATCH,
+    Claim,
+    Claimed,
+    Doorbell,
+    Enqueued,
+    Extended,
+    Held,
+    NewRecord,
+    Outcome,
+    Reaped,
+    Settled,
+    Snapshot,
+    Storage,
+    Worker,
+    WorkerInfo,
+)  # fmt: skip
+from .connection import Database, Row, write
+from .events import LISTEN_SECONDS, Dispatcher
+from .statements import READ
+from .wakeups import Bell, LocalDoorbell, Wakeups
+
+T = TypeVar("T")
+
+_ENDED = FINISHED | {State.ABSENT}
+_PAGES = {
+    State.SCHEDULED: "list_due", State.FAILING: "list_due", State.QUEUED: "list_queued",
+    State.PROCESSING: "list_processing", State.COMPLETED: "list_completed", State.FAILED: "list_failed",
+}  # fmt: skip
+
+
+class SqlStorage(Storage):
+    """A storage on one SQL database. Subclasses say where it is and who else must be woken."""
+
+    #: The longest that a sleeping thread goes without a look of its own.
+    fallback_ms: int = FALLBACK_MS
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._qids: dict[str, int] = {}
+        self._wakeups = Wakeups()
+        self._seen_due: dict[str, int] = {}
+        self._dispatcher = Dispatcher(self._events, self._listen, self._fallback_seconds)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    # -- transitions ------------------------------------------------------------------
+
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
+    ) -> list[Enqueued]:
+        answers: list[Enqueued] = []
+        for batch in _chunks(jobs):
+            answers += self._enqueue(queue, batch, wait_ms if waiter is not None else 0)
+        return answers
+
+    def _enqueue(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
+        first: dict[str, int] = {}
+        for n, job in enumerate(jobs):
+            first.setdefault(job.id, n)
+        if len(first) == len(jobs):
+            return self._enqueue_distinct(queue, jobs, wait_ms)
+        # The first of each id in one step; the others see what came of it.
+        numbers = list(first.values())
+        others = sorted(set(range(len(jobs))).difference(numbers))
+        answers = dict(zip(numbers, self._enqueue_distinct(queue, [jobs[n] for n in numbers], wait_ms), strict=True))
+        answers |= zip(others, self._enqueue(queue, [jobs[n] for n in others], wait_ms), strict=True)
+        return [answers[n] for n in range(len(jobs))]
+
+    def _enqueue_distinct(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
+        now = self._now_ms()
+        rows = [
+            (n, job.id, job.nonce, job.message, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms,
+             job.priority, now + job.delay_ms if job.at_ms is None else job.at_ms)
+            for n, job in enumerate(jobs)
+        ]  # fmt: skip
+        (out,) = self._database.write(
+            write(
+                "enqueue", now, self._opened(queue), now + wait_ms if wait_ms > 0 else 0, staged=rows,
+                answers=("SELECT status, state, nonce, result, key FROM enqueue_out ORDER BY n",),
+            )
+        )  # fmt: skip
+        answers: list[Enqueued] = []
+        replaced: list[str] = []
+        dues: list[int] = []
+        has_work = False
+        for row, (status, state, nonce, result, key) in zip(rows, out, strict=True):
+            if status == "new":
+                status = "queued"
+                if state == "queued":
+                    has_work = True
+                else:
+                    dues.append(row[9])
+                if key is not None:
+                    replaced.append(row[1])
+            answers.append(Enqueued(row[1], status, State(state), nonce, result))
+        self._changed(queue, has_work=has_work, dues=dues, ended=replaced)
+        return answers
+
+    def claim(self, queue: str, worker: Worker, limit: int, *, serial: int, lease_ms: int) -> Claim:
+        out, ((more,),) = self._database.write(
+            write(
+                "claim", self._now_ms(), self._opened(queue), worker.key, worker.runners, worker.ttl_ms,
+                min(limit, MAX_BATCH), serial, lease_ms,
+                answers=(
+                    "SELECT id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message "
+                    "FROM claim_out ORDER BY n",
+                    "SELECT more FROM claim_more",
+                ),
+            )
+        )  # fmt: skip
+        if out or more:
+            self._changed(queue, has_work=bool(more))
+        return Claim(
+            [
+                Claimed(id, nonce, token, attempts, max_attempts, created_ms, priority, bool(has_waiter), message)
+                for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in out
+            ],
+            bool(more),
+        )
+
+    def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
+        answers: list[Settled] = []
+        for batch in _chunks(outcomes, by_id=lambda outcome: outcome.id):
+            answers += self._settle(queue, worker, batch)
+        return answers
+
+    def _settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
+        now = self._now_ms()
+        rows = [
+            (n, o.id, o.nonce, o.token, o.verb.value, o.result, o.error, o.delay_ms, o.ttl_ms)
+            for n, o in enumerate(outcomes)
+        ]
+        (out,) = self._database.write(
+            write(
+                "settle", now, self._opened(queue), worker.key, staged=rows,
+                answers=("SELECT n, state, is_new FROM settle_out",),
+            )
+        )  # fmt: skip
+        states: list[State | None] = [None] * len(outcomes)
+        has_work = False
+        dues: list[int] = []
+        ended: list[str] = []
+        for n, name, is_new in out:
+            state = states[n] = State(name)
+            if not is_new:
+                continue
+            if state in _ENDED:
+                ended.append(outcomes[n].id)
+            elif state is State.FAILING:
+                dues.append(now + outcomes[n].delay_ms)
+            else:
+                has_work = True
+        self._changed(queue, has_work=has_work, dues=dues, ended=ended)
+        return [Settled(outcome.id, state) for outcome, state in zip(outcomes, states, strict=True)]
+
+    def extend(
+        self, queue: str, worker: Worker, held: Sequence[Held], *, below: int, in_flight: Sequence[int], lease_ms: int
+    ) -> Extended:
+        (out,) = self._database.write(
+            write(
+                "extend", self._now_ms(), self._opened(queue), worker.key, worker.runners, worker.ttl_ms, lease_ms,
+                json.dumps([(lease.id, lease.nonce.hex().upper(), lease.token) for lease in held]), below,
+                json.dumps(list(in_flight)),
+                answers=("SELECT kind, n, id, nonce, token FROM extend_out ORDER BY n",),
+            )
+        )  # fmt: skip
+        return Extended(
+            lost=[held[n] for kind, n, *_ in out if kind == "lost"],
+            cancelled=[held[n] for kind, n, *_ in out if kind == "cancelled"],
+            orphans=[Held(id, nonce, token) for kind, _, id, nonce, token in out if kind == "orphan"],
+        )
+
+    def leave(self, queue: str, worker_key: str) -> int:
+        recovered = 0
+        while True:
+            (changes,) = self._database.write(
+                write(
+                    "leave", self._now_ms(), self._opened(queue), worker_key, MAX_BATCH,
+                    answers=("SELECT event, id FROM change ORDER BY n",),
+                )
+            )  # fmt: skip
+            self._followed(queue, changes)
+            recovered += len(changes)
+            if len(changes) < MAX_BATCH:
+                return recovered
+
+    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+        statuses: list[str] = []
+        for batch in _chunks(ids, by_id=lambda id: id):
+            out, changes = self._database.write(
+                write(
+                    "cancel", self._now_ms(), self._opened(queue), json.dumps(list(batch)), int(running),
+                    answers=("SELECT status FROM cancel_out ORDER BY n", "SELECT event, id FROM change ORDER BY n"),
+                )
+            )  # fmt: skip
+            self._followed(queue, changes)
+            statuses += [status for (status,) in out]
+        return statuses
+
+    def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
+        now = self._now_ms()
+        changes, ((more, next_due_ms),) = self._database.write(
+            write(
+                "reap", now, self._opened(queue), interval_ms, min(limit, MAX_BATCH),
+                answers=("SELECT event, id FROM change ORDER BY n", "SELECT more, next_due_ms FROM reap_out"),
+            )
+        )  # fmt: skip
+        self._followed(queue, changes)
+        return Reaped(
+            [(name, id) for name, id in changes if name in ("stalled", "failed", "cancelled", "expired")],
+            bool(more),
+            None if next_due_ms is None else max(0, next_due_ms - now),
+        )
+
+    def wait(
+        self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float
+    ) -> Snapshot | None:
+        deadline = time.monotonic() + timeout
+        is_registered = waiter is not None
+        with self._wakeups.waiter(queue, id) as ended:
+            while True:
+                self._announce()
+                ended.clear()
+                snapshot = self._snapshots(queue, [id], nonce, payload=True)[0]
+                if snapshot.state in _ENDED:
+                    return snapshot
+                nonce = nonce or snapshot.nonce
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                if not is_registered:
+                    is_registered = True
+                    now = self._now_ms()
+                    self._database.write(write("wait", now, self._opened(queue), id, nonce, now + int(left * 1000) + 1))
+                ended.wait(min(left, self._fallback_seconds()))
+
+    def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
+        (((status,),),) = self._database.write(
+            write(
+                "update_ttl", self._now_ms(), self._opened(queue), id, ttl_ms,
+                answers=("SELECT status FROM update_ttl_out",),
+            )
+        )  # fmt: skip
+        return str(status)
+
+    def revive(self, queue: str, ids: Sequence[str] | None, *, limit: int = MAX_BATCH) -> list[str]:
+        revived: list[str] = []
+        batches: Iterable[str | None] = [None] if ids is None else (json.dumps(list(batch)) for batch in _chunks(ids))
+        for batch in batches:
+            (out,) = self._database.write(
+                write(
+                    "revive", self._now_ms(), self._opened(queue), batch, min(limit, MAX_BATCH),
+                    answers=("SELECT id FROM revive_out ORDER BY n",),
+                )
+            )  # fmt: skip
+            self._changed(queue, has_work=bool(out))
+            revived += [id for (id,) in out]
+        return revived
+
+    def discard(self, queue: str, ids: Sequence[str]) -> list[str]:
+        discarded: list[str] = []
+        for batch in _chunks(ids):
+            (out,) = self._database.write(
+                write(
+                    "discard", self._now_ms(), self._opened(queue), json.dumps(list(batch)),
+                    answers=("SELECT id FROM discard_out ORDER BY n",),
+                )
+            )  # fmt: skip
+            gone = [id for (id,) in out]
+            self._changed(queue, ended=gone)
+            discarded += gone
+        return discarded
+
+    def purge(self, queue: str) -> int:
+        (((n,),),) = self._database.write(
+            write("purge", self._now_ms(), self._opened(queue), answers=("SELECT n FROM purge_out",))
+        )
+        self._changed(queue, ended=self._wakeups.waited().get(queue, []))
+        return int(n)
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._database.write(write("pause", self._now_ms(), self._opened(queue), int(paused)))
+        if not paused:
+            self._changed(queue, has_work=self._has_work(queue))
+
+    # -- reading ----------------------------------------------------------------------
+
+    def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
+        return [snapshot for batch in _chunks(ids) for snapshot in self._snapshots(queue, batch, b"", payload=payload)]
+
+    def list_ids(self, queue: str, state: State, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
+        qid = self._known(queue)
+        if qid is None or state not in _PAGES:
+            return [], None
+        a, b = (None, None) if cursor is None else map(int, cursor.split(":"))
+        rows = self._ask(_PAGES[state], qid=qid, now_ms=self._now_ms(), state=state.value, a=a, b=b, limit_n=limit)
+        return [row[0] for row in rows], f"{rows[-1][1]}:{rows[-1][2]}" if rows and len(rows) == limit else None
+
+    def counts(self, queue: str) -> dict[State, int]:
+        qid = self._known(queue)
+        rows = [] if qid is None else self._ask("counts", qid=qid)
+        return dict(zip(STORED, rows[0] if rows else (0,) * len(STORED), strict=True))
+
+    def is_paused(self, queue: str) -> bool:
+        qid = self._known(queue)
+        return qid is not None and bool(self._ask("is_paused", qid=qid)[0][0])
+
+    def queues(self) -> list[str]:
+        return [name for (name,) in self._ask("queues")]
+
+    def workers(self, queue: str | None = None) -> list[WorkerInfo]:
+        qid = None if queue is None else self._known(queue)
+        if queue is not None and qid is None:
+            return []
+        return [WorkerInfo(*row) for row in self._ask("workers", qid=qid)]
+
+    def subscribe(self, queue: str, listener: Callable[[str, str], None]) -> Callable[[], None]:
+        return self._dispatcher.subscribe(queue, listener)
+
+    def doorbell(self, queues: Sequence[str], bell: Literal["work", "due"]) -> Doorbell:
+        return LocalDoorbell(self._wakeups, queues, bell, self._look_for, self._announce, self._fallback_seconds)
+
+    # -- life -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._dispatcher.close()
+        self._database.close()
+        self._wakeups.wake_all()
+
+    # -- for subclasses ---------------------------------------------------------------
+
+    def _announce(self) -> bool:
+        """Make other processes ring this one; whether that is news, so that a look is due."""
+        return False
+
+    def _tell_others(self, concerns_sleepers: bool) -> None:
+        """Ring the processes that announced themselves; else those that listen to every change."""
+
+    # -- inside -----------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(time.time() * 1000) + self.skew_ms
+
+    def _fallback_seconds(self) -> float:
+        return self.fallback_ms / 1000
+
+    def _ask(self, question: str, **parameters: Any) -> list[Row]:
+        return self._database.run(READ[question], parameters)
+
+    def _known(self, queue: str) -> int | None:
+        """The queue's number; None when nobody used it yet."""
+        qid = self._qids.get(queue)
+        if qid is None:
+            rows = self._ask("find_queue", name=queue)
+            if not rows:
+                return None
+            qid = self._qids[queue] = rows[0][0]
+        return qid
+
+    def _opened(self, queue: str) -> int:
+        """The queue's number, made when it has none."""
+        qid = self._known(queue)
+        if qid is None:
+            self._ask("open_queue", name=queue)
+            qid = self._qids[queue] = self._ask("find_queue", name=queue)[0][0]
+        return qid
+
+    def _changed(
+        self, queue: str, *, has_work: bool = False, dues: Sequence[int] = (), ended: Sequence[str] = ()
+    ) -> None:
+        """After a commit: wake whom it concerns, here and in other processes."""
+        is_due_sooner = bool(dues) and self._next_due(queue) in dues
+        if has_work:
+            self._wakeups.ring(queue, "work")
+        if is_due_sooner:
+            self._wakeups.ring(queue, "due")
+        if ended:
+            self._wakeups.ended(queue, ended)
+        self._dispatcher.poke()
+        self._tell_others(has_work or is_due_sooner or bool(ended))
+
+    def _followed(self, queue: str, changes: Sequence[Row]) -> None:
+        """``_changed`` for a list of (event, id)."""
+        if changes:
+            self._changed(
+                queue,
+                has_work=any(name in ("queued", "stalled") for name, _ in changes),
+                ended=[id for name, id in changes if name in ("failed", "cancelled", "expired", "purged")],
+            )
+
+    def _has_work(self, queue: str) -> bool:
+        qid = self._known(queue)
+        return qid is not None and bool(self._ask("has_work", qid=qid)[0][0])
+
+    def _next_due(self, queue: str) -> int | None:
+        qid = self._known(queue)
+        due: int | None = None if qid is None else self._ask("next_due", qid=qid)[0][0]
+        return due
+
+    def _look_for(self, doorbell: LocalDoorbell) -> str | None:
+        """The first queue of a doorbell that has something for it, or None."""
+        return next((queue for queue in doorbell.queues if self._has_news(queue, doorbell.bell)), None)
+
+    def _has_news(self, queue: str, bell: Bell) -> bool:
+        if bell == "work":
+            return self._has_work(queue)
+        # Rings that were lost or not sent: news is whatever is due or was not there before.
+        due = self._next_due(queue)
+        if due is None:
+            return False
+        before, self._seen_due[queue] = self._seen_due.get(queue), due
+        return due != before or due <= self._now_ms()
+
+    def _ended_of(self, queue: str, ids: Sequence[str]) -> set[str]:
+        """Those of ``ids`` that nobody need wait for any more."""
+        qid = self._known(queue)
+        ended = set(ids)
+        if qid is not None:
+            for batch in _chunks(ids):
+                rows = self._ask("unfinished", qid=qid, now_ms=self._now_ms(), ids=json.dumps(list(batch)))
+                ended.difference_update(id for (id,) in rows)
+        return ended
+
+    def _snapshots(self, queue: str, ids: Sequence[str], nonce: bytes, *, payload: bool) -> list[Snapshot]:
+        qid = self._known(queue)
+        if qid is None:
+            return [Snapshot(id, State.ABSENT) for id in ids]
+        rows = self._ask(
+            "snapshots", qid=qid, now_ms=self._now_ms(), ids=json.dumps(list(ids)), nonce=nonce, payload=int(payload)
+        )
+        return [_snapshot(row) for row in rows]
+
+    def _listen(self, queue: str) -> int:
+        self._ask("listen", qid=self._opened(queue), seconds=LISTEN_SECONDS)
+        self._ask("trim_events", seconds=LISTEN_SECONDS)
+        return int(self._ask("last_event")[0][0])
+
+    def _events(self, seq: int) -> list[Row]:
+        return self._ask("events", seq=seq)
+
+
+def _snapshot(row: Row) -> Snapshot:
+    (_, id, is_live, cause, state, nonce, created_ms, updated_ms, attempts, max_attempts, token, priority, due_ms,
+     expires_ms, holder, is_cancelling, is_exhausted, result, errors, message) = row  # fmt: skip
+    if not is_live:
+        return Snapshot(id, State.ABSENT, cause)
+    return Snapshot(
+        id, State(state), "", nonce, created_ms, updated_ms, attempts, max_attempts, token, priority, due_ms,
+        expires_ms, holder, bool(is_cancelling), bool(is_exhausted), result,
+        tuple((at, worker, attempt, bytes.fromhex(data)) for at, worker, attempt, data in json.loads(errors)),
+        message or b"",
+    )  # fmt: skip
+
+
+def _chunks(items: Sequence[T], by_id: Callable[[T], str] | None = None) -> Iterator[Sequence[T]]:
+    """Parts of at most MAX_BATCH items, none with one id twice when ``by_id`` names it."""
+    if by_id is None or len({by_id(item) for item in items}) == len(items):
+        for start in range(0, len(items), MAX_BATCH):
+            yield items[start : start + MAX_BATCH]
+        return
+    part: list[T] = []
+    seen: set[str] = set()
+    for item in items:
+        if by_id(item) in seen or len(part) == MAX_BATCH:
+            yield part
+            part, seen = [], set()
+        part.append(item)
+        seen.add(by_id(item))
+    yield part

@@ -1,0 +1,309 @@
+"""A storage and its model, driven side by side by Hypothesis."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reliq.lifecycle import STORED, State
+from reliq.storage.base import Claimed, Held, NewRecord, Outcome, Storage, Verb, Worker
+
+from .model import STALLED, Model
+
+QUEUE = "model"
+WORKERS = (Worker("one", "01"), Worker("two", "02"), Worker("three", "03", runners=2, ttl_ms=45_000))
+IDS = ("a", "b", "a:b", "*", "{model}", "e", "\u00e9", "e\u0301")
+#: Time moves in whole steps; every duration ends half a step off, so that the real time which a run takes never
+#: decides anything.
+STEP = 10_000
+
+ids = st.sampled_from(IDS)
+workers = st.sampled_from(WORKERS)
+durations = st.sampled_from([STEP // 2, STEP * 3 // 2, STEP * 5 // 2])
+limits = st.sampled_from([1, 1, 2, 3, 10])
+verbs = st.sampled_from([Verb.COMPLETE, Verb.RETRY, Verb.RETRY, Verb.FAIL, Verb.RELEASE])
+SELDOM = ("purge", "pause", "revive", "discard", "claim", "update_ttl")
+priorities = st.sampled_from([0, 0, 0, 3, 9])
+delays = st.one_of(st.just(0), st.just(0), durations)
+
+
+def plain(error: bytes) -> bytes:
+    """The error as the model knows it."""
+    return STALLED if b'"StalledError"' in error else error
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """Each rule does one thing to both and compares the answers; the invariants compare what is left."""
+
+    #: Set by a subclass: a new, empty storage for each run.
+    make: Callable[[], Storage]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storage = type(self).make()
+        self.model = Model()
+        self.numbers = itertools.count(1)
+        self.serials = itertools.count(1)
+        self.records: list[NewRecord] = []
+        self.runs: list[tuple[Worker, Claimed]] = []
+        self.outcomes: list[tuple[Worker, list[Outcome]]] = []
+
+    def teardown(self) -> None:
+        self.storage.close()
+
+    @initialize()
+    def begin(self) -> None:
+        """The queue exists and its reaper works before anything that could be pardoned for its absence."""
+        self.enqueue([("a", 0, 0, 1, STEP // 2, STEP // 2, STEP // 2)])
+        self.cancel(["a"], False)
+        self.reap()
+
+    # -- rules ------------------------------------------------------------------------
+
+    @rule(
+        new=st.lists(
+            st.tuples(ids, priorities, delays, st.integers(1, 3), durations, durations, durations),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def enqueue(self, new: Sequence[tuple[str, int, int, int, int, int, int]]) -> None:
+        self._enqueue(
+            [
+                NewRecord(
+                    id,
+                    (number := next(self.numbers)).to_bytes(8, "big"),
+                    b"\x00message %d" % number,
+                    attempts,
+                    result_ttl,
+                    dedup_ttl,
+                    dead_ttl,
+                    priority,
+                    delay,
+                )
+                for id, priority, delay, attempts, result_ttl, dedup_ttl, dead_ttl in new
+            ]
+        )
+
+    @precondition(lambda self: self.records)
+    @rule(data=st.data())
+    def enqueue_again(self, data: st.DataObject) -> None:
+        """Repetitions of earlier calls, whatever became of their jobs."""
+        self._enqueue(data.draw(st.lists(st.sampled_from(self.records[-12:]), min_size=1, max_size=3)))
+
+    def _enqueue(self, records: list[NewRecord]) -> None:
+        answers = self.storage.enqueue(QUEUE, records)
+        expected = self.model.enqueue(records)
+        assert [(answer.status, answer.result) for answer in answers] == expected
+        self.records.extend(records)
+
+    @precondition(lambda self: self.model.in_state(State.QUEUED))
+    @rule(worker=workers, limit=limits, lease=durations)
+    def claim(self, worker: Worker, limit: int, lease: int) -> None:
+        self._claim(worker, limit, lease)
+
+    @precondition(lambda self: self.model.in_state(State.QUEUED))
+    @rule(worker=workers, lease=durations)
+    def claim_all(self, worker: Worker, lease: int) -> None:
+        """As often as it takes: their order is checked."""
+        while not self.model.is_paused and self.model.in_state(State.QUEUED):
+            self._claim(worker, 10, lease)
+
+    def _claim(self, worker: Worker, limit: int, lease: int) -> None:
+        serial = next(self.serials)
+        given = self.storage.claim(QUEUE, worker, limit, serial=serial, lease_ms=lease)
+        self.model.claim(worker, limit, serial, lease, given)
+        self.runs.extend((worker, job) for job in given.jobs)
+
+    @precondition(lambda self: self.model.in_state(State.PROCESSING))
+    @rule(data=st.data(), verb=verbs, is_same=st.booleans())
+    def settle(self, data: st.DataObject, verb: Verb, is_same: bool) -> None:
+        """Jobs that are held, in any order, with one verb or with several."""
+        held = [run for run in self.runs if self._is_held(run)]
+        chosen = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=4, unique_by=lambda run: run[1].id))
+        self._settle(chosen[0][0], [self._outcome(data, job, verb if is_same else None) for _, job in chosen])
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), size=st.integers(1, 4))
+    def settle_late(self, data: st.DataObject, size: int) -> None:
+        """Jobs that are or were held, also twice in one batch."""
+        chosen = data.draw(st.lists(st.sampled_from(self.runs[-10:]), min_size=1, max_size=size))
+        self._settle(chosen[0][0], [self._outcome(data, job, None) for _, job in chosen])
+
+    @precondition(lambda self: self.outcomes)
+    @rule(data=st.data())
+    def settle_again(self, data: st.DataObject) -> None:
+        self._settle(*data.draw(st.sampled_from(self.outcomes[-8:])))
+
+    def _is_held(self, run: tuple[Worker, Claimed]) -> bool:
+        job = self.model.jobs.get(run[1].id)
+        held = job is not None and job.lease is not None
+        return held and job is not None and (job.new.nonce, job.token) == (run[1].nonce, run[1].token)
+
+    def _outcome(self, data: st.DataObject, job: Claimed, verb: Verb | None) -> Outcome:
+        number = next(self.numbers)
+        return Outcome(
+            job.id,
+            job.nonce,
+            job.token,
+            data.draw(verbs) if verb is None else verb,
+            b"result %d" % number,
+            b"error %d" % number,
+            data.draw(delays),
+            data.draw(st.one_of(st.none(), durations)),
+        )
+
+    def _settle(self, worker: Worker, outcomes: list[Outcome]) -> None:
+        answers = self.storage.settle(QUEUE, worker, outcomes)
+        assert [(answer.id, answer.state) for answer in answers] == list(
+            zip([item.id for item in outcomes], self.model.settle(worker, outcomes), strict=True)
+        )
+        self.outcomes.append((worker, outcomes))
+
+    @precondition(lambda self: self.runs)
+    @rule(worker=workers, data=st.data(), lease=durations, back=st.integers(0, 5))
+    def extend(self, worker: Worker, data: st.DataObject, lease: int, back: int) -> None:
+        known = [job for _, job in self.runs[-8:]]
+        jobs = data.draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda job: job.id))
+        last = next(self.serials)
+        below, in_flight = last - back, [last - back - 1, last - back - 3]
+        held = [Held(job.id, job.nonce, job.token) for job in jobs]
+        answer = self.storage.extend(QUEUE, worker, held, below=below, in_flight=in_flight, lease_ms=lease)
+        expected = self.model.extend(worker, [(h.id, h.nonce, h.token) for h in held], below, in_flight, lease)
+        found = (answer.lost, answer.cancelled, answer.orphans)
+        assert tuple({lease.id for lease in part} for part in found) == expected
+        assert set(answer.lost) | set(answer.cancelled) <= set(held)
+        for orphan in answer.orphans:
+            job = self.model.jobs[orphan.id]
+            assert (orphan.nonce, orphan.token) == (job.new.nonce, job.token)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(chosen=st.lists(ids, min_size=1, max_size=3), running=st.booleans())
+    def cancel(self, chosen: list[str], running: bool) -> None:
+        expected = [self.model.cancel(id, running=running) for id in chosen]
+        assert self.storage.cancel(QUEUE, chosen, running=running) == expected
+
+    @precondition(lambda self: self.model.in_state(State.PROCESSING))
+    @rule(worker=workers)
+    def leave(self, worker: Worker) -> None:
+        assert self.storage.leave(QUEUE, worker.key) == self.model.leave(worker.key)
+
+    @precondition(lambda self: self.model.jobs or self.model.workers)
+    @rule(steps=st.sampled_from([1, 1, 1, 2, 7]))
+    def pass_time(self, steps: int) -> None:
+        for _ in range(steps):
+            self.storage.skew_ms += STEP
+            self.model.now += STEP
+            self.reap()
+
+    def reap(self) -> None:
+        for _ in range(100):
+            if not self.storage.reap(QUEUE, interval_ms=STEP).more:
+                break
+        else:
+            raise AssertionError("a reap without end")
+        self.model.reap()
+
+    @precondition(lambda self: self.model.in_state(State.COMPLETED) or self.model.in_state(State.FAILED))
+    @rule(data=st.data(), ttl=durations)
+    def update_ttl(self, data: st.DataObject, ttl: int) -> None:
+        finished = [*self.model.in_state(State.COMPLETED), *self.model.in_state(State.FAILED)]
+        id = data.draw(st.sampled_from(finished))
+        assert self.storage.update_ttl(QUEUE, id, ttl) == self.model.update_ttl(id, ttl)
+
+    @precondition(lambda self: self.model.in_state(State.FAILED))
+    @rule(data=st.data(), verb=st.sampled_from(["revive", "revive", "revive all", "discard"]))
+    def dead_letters(self, data: st.DataObject, verb: str) -> None:
+        dead = self.model.in_state(State.FAILED)
+        chosen = data.draw(st.lists(st.sampled_from(dead), min_size=1, max_size=3, unique=True))
+        if verb == "discard":
+            assert self.storage.discard(QUEUE, chosen) == self.model.discard(chosen)
+        elif verb == "revive":
+            assert self.storage.revive(QUEUE, chosen) == self.model.revive(chosen)
+        else:  # their order is that of their ends, which may be equal: it is taken from the answer
+            revived = self.storage.revive(QUEUE, None)
+            assert sorted(revived) == sorted(dead)
+            self.model.revive(revived)
+
+    @rule(chosen=st.lists(ids, min_size=1, max_size=4, unique=True), verb=st.sampled_from(SELDOM), ttl=durations)
+    def seldom(self, chosen: list[str], verb: str, ttl: int) -> None:
+        """What ends a run's variety, or mostly meets jobs that it does not concern."""
+        if verb == "purge":
+            assert self.storage.purge(QUEUE) == self.model.purge()
+        elif verb == "pause":
+            self.model.is_paused = not self.model.is_paused
+            self.storage.pause(QUEUE, self.model.is_paused)
+        elif verb == "revive":
+            assert self.storage.revive(QUEUE, chosen) == self.model.revive(chosen)
+        elif verb == "discard":
+            assert self.storage.discard(QUEUE, chosen) == self.model.discard(chosen)
+        elif verb == "claim":
+            self._claim(WORKERS[0], 2, ttl)
+        else:
+            assert self.storage.update_ttl(QUEUE, chosen[0], ttl) == self.model.update_ttl(chosen[0], ttl)
+
+    @precondition(lambda self: self.model.is_paused)
+    @rule()
+    def resume(self) -> None:
+        self.storage.pause(QUEUE, False)
+        self.model.is_paused = False
+
+    # -- invariants -------------------------------------------------------------------
+
+    @invariant()
+    def records_agree(self) -> None:
+        for snapshot in self.storage.read(QUEUE, IDS):
+            job = self.model.jobs.get(snapshot.id)
+            if job is None:
+                assert snapshot.state is State.ABSENT, f"{snapshot.id} should be gone"
+                continue
+            seen: tuple[Any, ...] = (
+                snapshot.state, snapshot.nonce, snapshot.attempts, snapshot.token, snapshot.cancel_requested,
+                snapshot.is_exhausted, snapshot.result, snapshot.message, snapshot.worker,
+                tuple((worker, attempt, plain(error)) for _, worker, attempt, error in snapshot.errors),
+            )  # fmt: skip
+            expected = (
+                job.state, job.new.nonce, job.attempts, job.token, job.cancel_requested,
+                job.is_exhausted, job.result, job.new.message, job.lease.worker if job.lease else None,
+                tuple(job.errors),
+            )  # fmt: skip
+            assert seen == expected, snapshot.id
+            assert (snapshot.due_at_ms is not None) is (job.due is not None)
+
+    @invariant()
+    def causes_agree(self) -> None:
+        for snapshot in self.storage.read(QUEUE, IDS, payload=False):
+            if snapshot.state is State.ABSENT:
+                assert snapshot.cause == self.model.cause(snapshot.id), snapshot.id
+
+    @invariant()
+    def counts_agree(self) -> None:
+        counts = self.storage.counts(QUEUE)
+        assert {state: number for state, number in counts.items() if number} == self.model.counts()
+
+    @invariant()
+    def listings_agree(self) -> None:
+        for state in STORED:
+            found: list[str] = []
+            cursor: str | None = None
+            while True:
+                page, cursor = self.storage.list_ids(QUEUE, state, cursor, 3)
+                found.extend(page)
+                if cursor is None:
+                    break
+            assert sorted(found) == sorted(self.model.in_state(state)), state
+
+    @invariant()
+    def workers_agree(self) -> None:
+        found = {info.key: (info.runners, info.processing) for info in self.storage.workers(QUEUE)}
+        held = [job.lease.worker for job in self.model.jobs.values() if job.lease is not None]
+        expected = {key: (member.runners, held.count(key)) for key, member in self.model.workers.items()}
+        assert found == expected
+
+    @invariant()
+    def pause_agrees(self) -> None:
+        assert self.storage.is_paused(QUEUE) is self.model.is_paused

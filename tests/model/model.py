@@ -1,0 +1,350 @@
+"""The specification as plain dictionaries: what each call must answer and leave behind.
+
+No threads, no bytes on disk, no clock of its own: ``now`` is moved by whoever drives it. Where the specification
+leaves an order open (among jobs that one call releases or recovers) positions are equal and any order is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from reliq.lifecycle import LIVE, STORED, State
+from reliq.storage.base import HISTORY, TOMBSTONE_MS, Claim, NewRecord, Outcome, Verb, Worker
+
+#: What a recovery that counts puts into the history; how a storage words it is its own affair.
+STALLED = b"stalled"
+
+
+@dataclass
+class Lease:
+    """Who holds a job, since which claim, until when."""
+
+    worker: str
+    serial: int
+    deadline: int
+    is_batch: bool
+
+
+@dataclass
+class Job:
+    """One incarnation."""
+
+    new: NewRecord
+    state: State
+    attempts: int = 0
+    token: int = 0
+    position: int = 0
+    due: int | None = None
+    lease: Lease | None = None
+    is_solo: bool = False
+    is_exhausted: bool = False
+    cancel_requested: bool = False
+    result: bytes | None = None
+    result_end: int = 0
+    dedup_end: int = 0
+    record_end: int = 0
+    ended: int = 0
+    errors: list[tuple[str, int, bytes]] = field(default_factory=list)
+    settled: tuple[int, State] | None = None
+
+
+@dataclass
+class Tombstone:
+    """What stays of a record for a minute."""
+
+    cause: str
+    lapses: int
+    settled: tuple[int, State] | None
+
+
+@dataclass
+class Member:
+    """A registered worker."""
+
+    runners: int
+    deadline: int
+
+
+class Model:
+    """One queue."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.jobs: dict[str, Job] = {}
+        self.tombstones: dict[tuple[str, bytes], Tombstone] = {}
+        self.last_tombstone: dict[str, bytes] = {}
+        self.workers: dict[str, Member] = {}
+        self.is_paused = False
+        self._front = 0
+        self._back = 0
+
+    # -- helpers ----------------------------------------------------------------------
+
+    def _to_back(self, job: Job) -> None:
+        self._back += 1
+        job.state, job.position, job.due = State.QUEUED, self._back, None
+
+    def _to_front(self, jobs: Sequence[Job]) -> None:
+        self._front -= 1
+        for job in jobs:
+            job.state, job.position, job.due = State.QUEUED, self._front, None
+
+    def _remove(self, id: str, cause: str) -> None:
+        job = self.jobs.pop(id)
+        self.tombstones[id, job.new.nonce] = Tombstone(cause, self.now + TOMBSTONE_MS, job.settled)
+        self.last_tombstone[id] = job.new.nonce
+
+    def tombstone(self, id: str, nonce: bytes) -> Tombstone | None:
+        """The trace of a removed incarnation, while it lasts."""
+        stone = self.tombstones.get((id, nonce))
+        return stone if stone is not None and self.now < stone.lapses else None
+
+    def cause(self, id: str) -> str:
+        """Why ``id`` is absent."""
+        stone = self.tombstone(id, self.last_tombstone.get(id, b""))
+        return stone.cause if stone else "unknown"
+
+    def _fail(self, job: Job, *, is_exhausted: bool, ttl_ms: int | None = None) -> None:
+        job.state, job.lease, job.is_exhausted, job.ended = State.FAILED, None, is_exhausted, self.now
+        job.record_end = self.now + (job.new.dead_ttl_ms if ttl_ms is None else ttl_ms)
+
+    def in_state(self, state: State) -> list[str]:
+        """Ids in ``state``."""
+        return [id for id, job in self.jobs.items() if job.state is state]
+
+    def counts(self) -> dict[State, int]:
+        """States that any job is in, with how many."""
+        return {state: len(ids) for state in STORED if (ids := self.in_state(state))}
+
+    # -- transitions ------------------------------------------------------------------
+
+    def enqueue(self, records: Iterable[NewRecord]) -> list[tuple[str, bytes | None]]:
+        """(status, result) of each."""
+        return [self._enqueue(new) for new in records]
+
+    def _enqueue(self, new: NewRecord) -> tuple[str, bytes | None]:
+        old = self.jobs.get(new.id)
+        if (old is not None and old.new.nonce == new.nonce) or self.tombstone(new.id, new.nonce):
+            return "queued", None
+        if old is not None:
+            if old.state in LIVE:
+                return "duplicate", None
+            if old.state is State.COMPLETED and self.now < old.dedup_end:
+                return ("completed", old.result) if old.result is not None else ("duplicate", None)
+            self._remove(new.id, "replaced")
+        job = self.jobs[new.id] = Job(new, State.QUEUED)
+        if new.delay_ms:
+            job.state, job.due = State.SCHEDULED, self.now + new.delay_ms
+        else:
+            self._to_back(job)
+        return "queued", None
+
+    def claim(self, worker: Worker, limit: int, serial: int, lease_ms: int, given: Claim) -> None:
+        """Check what the storage handed out, and take it over."""
+        self.workers[worker.key] = Member(worker.runners, self.now + worker.ttl_ms)
+        runners = sum(member.runners for member in self.workers.values())
+        queued = [self.jobs[id] for id in self.in_state(State.QUEUED)]
+        share = min(limit, max(1, len(queued) // runners))
+        if self.is_paused:
+            assert (given.jobs, given.more) == ([], False)
+            return
+        waiting = {job.new.id: job for job in queued}
+        for got in given.jobs:
+            assert got.id in waiting, f"{got.id} is not claimable"
+            job = waiting.pop(got.id)
+            first = min((-other.new.priority, other.position) for other in [job, *waiting.values()])
+            assert (-job.new.priority, job.position) == first, f"{got.id} was handed out before its turn"
+            assert not (job.is_solo and len(given.jobs) > 1), f"{got.id} is solo"
+            job.state, job.attempts, job.token = State.PROCESSING, job.attempts + 1, job.token + 1
+            job.lease = Lease(worker.key, serial, self.now + lease_ms, len(given.jobs) > 1)
+            assert (got.nonce, got.token, got.attempts) == (job.new.nonce, job.token, job.attempts)
+            assert (got.max_attempts, got.priority, got.message) == (
+                job.new.max_attempts,
+                job.new.priority,
+                job.new.message,
+            )
+        assert len(given.jobs) <= share
+        assert given.more is bool(waiting)
+        if len(given.jobs) < min(share, len(queued)):  # only a solo job ends a claim early
+            alone = bool(given.jobs) and self.jobs[given.jobs[0].id].is_solo
+            assert alone or (given.jobs and any(job.is_solo for job in waiting.values())), "a claim took too little"
+
+    def settle(self, worker: Worker, outcomes: Sequence[Outcome]) -> list[State | None]:
+        """The states that the outcomes lead to."""
+        answers: list[State | None] = []
+        released: list[Job] = []
+        for item in outcomes:
+            job = self.jobs.get(item.id)
+            if job is None or job.new.nonce != item.nonce:
+                stone = self.tombstone(item.id, item.nonce)
+                first = stone.settled if stone else None
+            else:
+                first = job.settled
+            if first is not None and first[0] == item.token:
+                answers.append(first[1])
+            elif job is None or job.lease is None or (job.new.nonce, job.token) != (item.nonce, item.token):
+                answers.append(None)
+            else:
+                state = self._settle(worker, job, item, released)
+                job.settled = (item.token, state)
+                answers.append(state)
+                if state is State.ABSENT:
+                    self._remove(item.id, "cancelled")
+        self._to_front(released)
+        return answers
+
+    def _settle(self, worker: Worker, job: Job, item: Outcome, released: list[Job]) -> State:
+        job.lease = None
+        if item.verb is Verb.COMPLETE:
+            job.state, job.result, job.cancel_requested, job.ended = State.COMPLETED, item.result, False, self.now
+            job.result_end = self.now + (job.new.result_ttl_ms if item.ttl_ms is None else item.ttl_ms)
+            job.dedup_end = self.now + job.new.dedup_ttl_ms
+            job.record_end = max(job.result_end, job.dedup_end)
+            return State.COMPLETED
+        if job.cancel_requested:
+            return State.ABSENT
+        if item.verb is Verb.RELEASE:
+            job.attempts -= 1
+            job.state = State.QUEUED
+            released.append(job)
+            return State.QUEUED
+        job.errors = [*job.errors, (worker.key, job.attempts, item.error)][-HISTORY:]
+        if item.verb is Verb.FAIL or job.attempts >= job.new.max_attempts:
+            self._fail(job, is_exhausted=item.verb is Verb.RETRY, ttl_ms=item.ttl_ms)
+        elif item.delay_ms:
+            job.state, job.due = State.FAILING, self.now + item.delay_ms
+        else:
+            self._to_back(job)
+        return job.state
+
+    def extend(
+        self,
+        worker: Worker,
+        held: Sequence[tuple[str, bytes, int]],
+        below: int,
+        in_flight: Sequence[int],
+        lease_ms: int,
+    ) -> tuple[set[str], set[str], set[str]]:
+        """(lost, cancelled, orphans)."""
+        self.workers[worker.key] = Member(worker.runners, self.now + worker.ttl_ms)
+        lost, cancelled, kept = set(), set(), set()
+        for id, nonce, token in held:
+            job = self.jobs.get(id)
+            lease = job.lease if job is not None and (job.new.nonce, job.token) == (nonce, token) else None
+            if job is None or lease is None or lease.worker != worker.key:
+                lost.add(id)
+                continue
+            kept.add(id)
+            lease.deadline = max(lease.deadline, self.now + lease_ms)
+            if job.cancel_requested:
+                cancelled.add(id)
+        orphans = {
+            id
+            for id, job in self.jobs.items()
+            if job.lease is not None
+            and job.lease.worker == worker.key
+            and id not in kept
+            and job.lease.serial < below
+            and job.lease.serial not in in_flight
+        }
+        return lost, cancelled, orphans
+
+    def cancel(self, id: str, *, running: bool) -> str:
+        """The status."""
+        job = self.jobs.get(id)
+        if job is None:
+            return "not_found"
+        if job.state in (State.COMPLETED, State.FAILED):
+            return job.state.value
+        if job.state is State.PROCESSING:
+            job.cancel_requested |= running
+            return "cancelling" if running else "processing"
+        self._remove(id, "cancelled")
+        return "cancelled"
+
+    def _recover(self, jobs: Sequence[Job]) -> None:
+        queued = []
+        for job in jobs:
+            lease = job.lease
+            assert lease is not None
+            job.lease = None
+            if job.cancel_requested:
+                self._remove(job.new.id, "cancelled")
+            elif lease.is_batch:
+                job.attempts -= 1
+                job.is_solo = True
+                queued.append(job)
+            else:
+                job.errors = [*job.errors, (lease.worker, job.attempts, STALLED)][-HISTORY:]
+                if job.attempts >= job.new.max_attempts:
+                    self._fail(job, is_exhausted=True)
+                else:
+                    queued.append(job)
+        self._to_front(queued)
+
+    def leave(self, worker_key: str) -> int:
+        """How many jobs the worker held."""
+        jobs = [job for job in self.jobs.values() if job.lease is not None and job.lease.worker == worker_key]
+        self.workers.pop(worker_key, None)
+        self._recover(jobs)
+        return len(jobs)
+
+    def reap(self) -> None:
+        """Full upkeep at ``now``."""
+        due = [job for job in self.jobs.values() if job.due is not None and job.due <= self.now]
+        for job in sorted(due, key=lambda job: job.due or 0):
+            self._to_back(job)
+        dead = {key for key, member in self.workers.items() if member.deadline <= self.now}
+        stalled = [
+            job
+            for job in self.jobs.values()
+            if job.lease is not None and (job.lease.deadline <= self.now or job.lease.worker in dead)
+        ]
+        for key in dead:
+            del self.workers[key]
+        self._recover(stalled)
+        for id, job in list(self.jobs.items()):
+            if job.result is not None and job.result_end <= self.now:
+                job.result = None
+            if job.state in (State.COMPLETED, State.FAILED) and job.record_end <= self.now:
+                self._remove(id, "expired")
+
+    def update_ttl(self, id: str, ttl_ms: int) -> str:
+        """The status."""
+        job = self.jobs.get(id)
+        if job is None:
+            return "not_found"
+        if job.state in LIVE:
+            return "not_terminal"
+        if job.state is State.FAILED:
+            job.record_end = self.now + ttl_ms
+            return "updated"
+        if job.result is None:
+            return "not_found"
+        job.result_end = self.now + ttl_ms
+        job.record_end = max(job.result_end, job.dedup_end)
+        return "updated"
+
+    def revive(self, ids: Sequence[str]) -> list[str]:
+        """The ids that were dead letters."""
+        revived = [id for id in dict.fromkeys(ids) if id in self.jobs and self.jobs[id].state is State.FAILED]
+        for id in revived:
+            job = self.jobs[id]
+            job.attempts, job.is_exhausted = 0, False
+            self._to_back(job)
+        return revived
+
+    def discard(self, ids: Sequence[str]) -> list[str]:
+        """The ids that were dead letters."""
+        gone = [id for id in dict.fromkeys(ids) if id in self.jobs and self.jobs[id].state is State.FAILED]
+        for id in gone:
+            self._remove(id, "discarded")
+        return gone
+
+    def purge(self) -> int:
+        """How many went."""
+        gone = [id for id, job in self.jobs.items() if job.state is not State.PROCESSING]
+        for id in gone:
+            self._remove(id, "purged")
+        return len(gone)
