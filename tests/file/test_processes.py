@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,7 +156,7 @@ def test_a_bell_rings_in_another_process(
     assert line(child) == ["asleep"]
     until_asleep(directory)
     sent = time.time()
-    storage.enqueue("q", [replace(record("a"), delay_ms=delay_ms)])
+    storage.enqueue("q", [record("a")._replace(delay_ms=delay_ms)])
     word, queue, at = line(child)
     assert (word, queue) == ("rang", "q")
     assert float(at) - sent < 1

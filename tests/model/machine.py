@@ -125,19 +125,23 @@ class StorageMachine(RuleBasedStateMachine):
         """Jobs that are held, in any order, with one verb or with several."""
         held = [run for run in self.runs if self._is_held(run)]
         chosen = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=4, unique_by=lambda run: run[1].id))
-        self._settle(chosen[0][0], [self._outcome(data, job, verb if is_same else None) for _, job in chosen])
+        self._settle_runs(data, chosen, verb if is_same else None)
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), size=st.integers(1, 4))
     def settle_late(self, data: st.DataObject, size: int) -> None:
         """Jobs that are or were held, also twice in one batch."""
         chosen = data.draw(st.lists(st.sampled_from(self.runs[-10:]), min_size=1, max_size=size))
-        self._settle(chosen[0][0], [self._outcome(data, job, None) for _, job in chosen])
+        self._settle_runs(data, chosen, None)
 
     @precondition(lambda self: self.outcomes)
     @rule(data=st.data())
     def settle_again(self, data: st.DataObject) -> None:
         self._settle(*data.draw(st.sampled_from(self.outcomes[-8:])))
+
+    def _settle_runs(self, data: st.DataObject, chosen: list[tuple[Worker, Claimed]], verb: Verb | None) -> None:
+        worker = chosen[0][0]  # who settles only what was its own
+        self._settle(worker, [self._outcome(data, job, verb) for owner, job in chosen if owner == worker])
 
     def _is_held(self, run: tuple[Worker, Claimed]) -> bool:
         job = self.model.jobs.get(run[1].id)

@@ -13,7 +13,7 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
-local answers, results, leases, seen, expires, completed = {}, {}, {}, {}, {}, 0
+local answers, results, released, leases, seen, expires, completed = {}, {}, {}, {}, {}, {}, 0
 
 -- The first answer again, for a settle that was carried out already.
 local function repeated(id, r, nonce, token)
@@ -66,9 +66,10 @@ local function settle(i, id, r)
   count('P', -1)
   r[FLAGS] = band(r[FLAGS], SOLO + WAITED)
   if verb == 'L' then
-    r[ATTEMPTS] = r[ATTEMPTS] - 1
-    place(fronts, id, r)
+    r[ATTEMPTS], r[STATE], r[ANSWER] = r[ATTEMPTS] - 1, 'Q', 'Q'
+    released[#released + 1] = {id, r}
     note('u', id)
+    return 'Q'
   elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] then
     if ttls[i] > 0 then r[DEAD_TTL] = ttls[i] end
     ends().fail(id, r, bodies[i], verb == 'R')
@@ -89,8 +90,6 @@ local function settle(i, id, r)
   return r[STATE]
 end
 
-local releases = {}
-
 local function answer(i)
   local id = ids[i]
   local raw = seen[id] or raws[i]
@@ -110,17 +109,13 @@ local function answer(i)
   end
 end
 
-for i, verb in ipairs(verbs) do
-  if verb == 'L' then
-    local r = decode(raws[i])
-    releases[#releases + 1] = {i, r and r[POSITION] or 0}
-  else
-    answer(i)
-  end
-end
+for i = 1, #ids do answer(i) end
 -- Released jobs return to the front in their old order, whatever the order of the batch.
-table.sort(releases, function(a, b) return a[2] > b[2] end)
-for _, release in ipairs(releases) do answer(release[1]) end
+table.sort(released, function(a, b) return a[2][POSITION] > b[2][POSITION] end)
+for _, job in ipairs(released) do
+  place(fronts, job[1], job[2])
+  save(job[1], job[2])
+end
 for worker, list in pairs(leases) do redis.call('ZREM', tag .. ':processing:' .. worker, unpack(list)) end
 count('P', -completed)
 count('C', completed)
