@@ -72,7 +72,8 @@ class JobStatus:
     """A job as the storage sees it. Times are epoch seconds by the storage's clock.
 
     ``errors`` holds the last failed attempts, oldest first; ``error`` is the text of the
-    last one. ``due_at`` is set while scheduled or failing, ``expires_at`` when finished.
+    last one. ``due_at`` is set while scheduled or failing, ``expires_at`` when finished. ``payload``
+    and ``result`` are values, or the stored bytes where those cannot be decoded.
     """
 
     id: str
@@ -90,7 +91,7 @@ class JobStatus:
     result: Any = None
     errors: tuple[AttemptError, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
-    payload: bytes = b""
+    payload: Any = None
 
     @property
     def error(self) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import message
-from .errors import InvalidJobError, SerdeError, StorageCorruptError
+from .errors import InvalidJobError, StorageCorruptError
 from .failure import decode_errors
 from .job import JobStatus, Page
 from .lifecycle import STORED, State
+from .serde import Serde
 from .storage.base import MAX_BATCH, Snapshot, worker_label
 from .validate import check_int
 
@@ -24,10 +25,6 @@ def to_status(snapshot: Snapshot, queue: Queue) -> JobStatus | None:
         envelope = message.decode(snapshot.message)
     except StorageCorruptError:  # a status must not fail on what it reports
         envelope = message.Message(snapshot.message)
-    try:
-        result = None if snapshot.result is None else queue.options.result_serde.loads(snapshot.result)
-    except (SerdeError, ValueError):
-        result = snapshot.result
     return JobStatus(
         id=snapshot.id,
         queue=queue.name,
@@ -41,11 +38,19 @@ def to_status(snapshot: Snapshot, queue: Queue) -> JobStatus | None:
         expires_at=None if snapshot.expires_at_ms is None else snapshot.expires_at_ms / 1000,
         worker_id=None if snapshot.worker is None else worker_label(snapshot.worker),
         cancel_requested=snapshot.cancel_requested,
-        result=result,
+        result=None if snapshot.result is None else _value(queue.options.result_serde, snapshot.result),
         errors=decode_errors(snapshot),
         headers=dict(envelope.headers),
-        payload=envelope.payload,
+        payload=_value(queue.options.payload_serde, envelope.payload),
     )
+
+
+def _value(serde: Serde, data: bytes) -> Any:
+    """The value, or the bytes themselves: a status must not fail on what it reports."""
+    try:
+        return serde.loads(data)
+    except Exception:
+        return data
 
 
 def list_jobs(queue: Queue, state: State | str | None, limit: int, cursor: str | None) -> Page:

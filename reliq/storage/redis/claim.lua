@@ -13,7 +13,7 @@
 -- Returns "1" when claimable work remains, else "0"; then per job: id, record, message
 local worker = ARGV[2]
 local limit, serial, lease, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local MAX_LOOKS = 1000
+local MAX_LOOKS <const> = 1000
 
 registry().register(worker, tonumber(ARGV[3]), tonumber(ARGV[4]), false)
 if paused == 1 or queued <= 0 then
@@ -27,7 +27,7 @@ local ids, raws, bytes, looked, is_full = {}, {}, 0, 0, false
 -- A record that cannot be read ends as a dead letter, with its cause, and stops nobody.
 local function bury(id, prio)
   local r = decode(struct.pack(CHANGING, 'D', 0, 0, 0, 0, now, now, epoch)
-    .. struct.pack('<' .. FIXED, prio, 1, 'corrupt!', 1, 1, 30 * 86400000, 0))
+    .. struct.pack(FIXED, prio, 1, 'corrupt!', 1, 1, 30 * 86400000, 0))
   ends().fail(id, r, '{"type":"StorageCorruptError","message":"the stored record cannot be read","traceback":""}', false)
   count('Q', -1)
   save(id, r)

@@ -1,9 +1,13 @@
 -- How records end and go: replies to waiters, the history of errors, tombstones, removal.
 
-local TOMBSTONE, TOMBSTONE_MS, MAX_TOMBSTONES = '<c8I3c1c1I6', 60000, 256
-local TOMBSTONE_SIZE, HISTORY = 19, 5
+local TOMBSTONE <const> = '<c8I3c1c1I6'
+local TOMBSTONE_SIZE <const> = 19
+local TOMBSTONE_MS <const> = 60000
+local MAX_TOMBSTONES <const> = 256
+local HISTORY <const> = 5
 -- A result up to this size travels in the reply; a larger one is read by its waiters.
-local INLINE, REPLY_MS = 16384, 60000
+local INLINE <const> = 16384
+local REPLY_MS <const> = 60000
 
 -- Reply to everybody who waits for the job. A field of :waiters holds token and deadline in turns.
 local function reply(id, r, text)

@@ -9,7 +9,7 @@
 -- Returns per job: "qQ" or "qS" when accepted as sent; else status q|d|c, state, nonce, and the result
 local waiter, wait_ms = ARGV[2], tonumber(ARGV[3])
 -- Upkeep without any worker: now and then, a little more of it than jobs came in.
-local EVERY = 8
+local EVERY <const> = 8
 local jobs = (#ARGV - 3) / 3
 if jobs >= EVERY or math.floor(back / EVERY) ~= math.floor((back + jobs) / EVERY) then
   ends().tidy(2 * (jobs + EVERY))

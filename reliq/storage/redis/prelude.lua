@@ -4,29 +4,63 @@
 -- KEYS[1] tag STRING   "{prefix:queue}", the stem of all keys of one queue (one cluster slot)
 -- ARGV[1] skew         milliseconds added to the server's clock; 0 outside of tests
 --
--- Defining a function costs a good part of a microsecond in each run of a script, so only what every
--- transition needs stands here; the parts that few runs need are made when first used (see scripts.py).
+-- A function costs a good part of a microsecond in each run of a script, most of it for finding the locals
+-- that it uses. So only what every transition needs stands here; the parts that few runs need are made
+-- when first used, and constants are put into the text when it is loaded (see scripts.py).
 local tag = KEYS[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[1]
 
 -- A record: what transitions change, what enqueue fixed, and, once the job was claimed, its last
 -- settle and its lease. 59 bytes for a job that never ran.
-local STATE, FLAGS, ATTEMPTS, TOKEN, POSITION, STAMP, CREATED, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8
-local PRIO, MAX, NONCE, RESULT_TTL, DEDUP_TTL, DEAD_TTL, SIZE = 9, 10, 11, 12, 13, 14, 15
-local SETTLED, ANSWER, SERIAL, WORKER = 16, 17, 18, 19
-local CHANGING, FIXED, LEASE = '<c1I1I2I3i6I6I6I2', 'I1I2c8I6I6I6I3', 'I3c1I6'
-local LAYOUT = CHANGING .. FIXED .. LEASE
-local PLAIN, CLAIMED, NEVER_CLAIMED = 59, 69, '\0\0\0-\0\0\0\0\0\0'
+local STATE <const> = 1
+local FLAGS <const> = 2
+local ATTEMPTS <const> = 3
+local TOKEN <const> = 4
+local POSITION <const> = 5
+local STAMP <const> = 6
+local CREATED <const> = 7
+local EPOCH <const> = 8
+local PRIO <const> = 9
+local MAX <const> = 10
+local NONCE <const> = 11
+local RESULT_TTL <const> = 12
+local DEDUP_TTL <const> = 13
+local DEAD_TTL <const> = 14
+local SIZE <const> = 15
+local SETTLED <const> = 16
+local ANSWER <const> = 17
+local SERIAL <const> = 18
+local WORKER <const> = 19
+local CHANGING <const> = '<c1I1I2I3i6I6I6I2'
+local FIXED <const> = '<I1I2c8I6I6I6I3'
+local LEASE <const> = '<I3c1I6'
+local LAYOUT <const> = '<c1I1I2I3i6I6I6I2I1I2c8I6I6I6I3I3c1I6'
+local PLAIN <const> = 59
+local CLAIMED <const> = 69
+local NEVER_CLAIMED <const> = '\0\0\0-\0\0\0\0\0\0'
 -- Where the parts lie, for the hot paths, which take a record apart without making a table of it.
-local FIXED_AT, NONCE_AT, RESULT_TTL_AT, SIZE_AT, LEASE_AT, WORKER_AT = 28, 31, 39, 57, 60, 70
-local BATCH, SOLO, CANCEL, EXHAUSTED, WAITED = 1, 2, 4, 8, 16
+local FIXED_AT <const> = 28
+local NONCE_AT <const> = 31
+local RESULT_TTL_AT <const> = 39
+local SIZE_AT <const> = 57
+local LEASE_AT <const> = 60
+local WORKER_AT <const> = 70
+-- Flags.
+local BATCH <const> = 1
+local SOLO <const> = 2
+local CANCEL <const> = 4
+local EXHAUSTED <const> = 8
+local WAITED <const> = 16
 
 -- The queue's own numbers, one field. Positions: the back counts up from 1, the front down from -1, so
 -- that within one priority a smaller position is served first. `prios`: bit n says that list n is in use.
-local CORE, COUNTS, COUNTS_AT = '<i6i6I2I2I6I1I4', 'i6i6i6i6i6i6i6', 28
+local CORE <const> = '<i6i6I2I2I6I1I4i6i6i6i6i6i6i6'
+local NUMBERS <const> = '<i6i6I2I2I6I1I4i6'
+local COUNTS <const> = '<i6i6i6i6i6i6i6'
+local COUNTS_AT <const> = 28
 local core = redis.call('HGET', tag .. ':meta', 'core') or string.rep('\0', 69)
-local back, front, epoch, prios, listen, paused, runners, queued = struct.unpack(CORE .. 'i6', core)
+local back, front, epoch, prios, listen, paused, runners, queued = struct.unpack(NUMBERS, core)
 
 -- Listeners ask anew in real time, so the skew of a test is left out.
 local is_listened = listen > now - ARGV[1]
@@ -124,8 +158,8 @@ local function finish()
     end
   end
   if #ended > 0 then redis.call('ZADD', tag .. ':expiry', unpack(ended)) end
-  local q, w, s, p, r, c, d = struct.unpack('<' .. COUNTS, core, COUNTS_AT)
-  local changed = struct.pack(CORE .. COUNTS, back, front, epoch, prios, listen, paused, runners,
+  local q, w, s, p, r, c, d = struct.unpack(COUNTS, core, COUNTS_AT)
+  local changed = struct.pack(CORE, back, front, epoch, prios, listen, paused, runners,
     q + (counts.Q or 0), w + (counts.W or 0), s + (counts.S or 0), p + (counts.P or 0),
     r + (counts.R or 0), c + (counts.C or 0), d + (counts.D or 0))
   if changed ~= core then redis.call('HSET', tag .. ':meta', 'core', changed) end

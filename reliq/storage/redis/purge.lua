@@ -4,7 +4,7 @@
 -- KEYS[1] tag STRING
 -- ARGV[1] skew
 -- Returns how many jobs that were
-local q, w, s, p, r, c, d = struct.unpack('<' .. COUNTS, core, COUNTS_AT)
+local q, w, s, p, r, c, d = struct.unpack(COUNTS, core, COUNTS_AT)
 counts = {Q = -q, W = -w, S = -s, R = -r, C = -c, D = -d}
 epoch, prios = (epoch + 1) % 65536, 0
 redis.call('HSET', tag .. ':meta', 'purging', 0)

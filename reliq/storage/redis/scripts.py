@@ -65,7 +65,7 @@ def script(name: str) -> Script:
     first = body.partition("\n")[0]
     parts = first.removeprefix("-- include:").split() if first.startswith("-- include:") else []
     text = "\n".join([_text("prelude"), *(_part(part) for part in parts), body])
-    text = _allowed_states(text) + text
+    text = _fold_constants(text)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -78,11 +78,20 @@ def _part(name: str) -> str:
     )
 
 
-def _allowed_states(text: str) -> str:
-    """The rows of the transition table that ``text`` asks for, as the Lua table ``MAY``."""
-    commands = sorted(set(re.findall(r"\bMAY\.(\w+)", text)))
-    rows = (f"{name} = '{''.join(LETTERS[state] for state in sources(Command(name)))}'" for name in commands)
-    return f"local MAY = {{{', '.join(rows)}}}\n"
+def _fold_constants(text: str) -> str:
+    """Put constants in the place of their names.
+
+    ``local NAME <const> = value``, as later versions of Lua have it, and ``MAY.<command>``, the letters of
+    the states from which the transition table allows that command.
+    """
+    declaration = re.compile(r"^local (\w+) <const> = (.+)\n", re.MULTILINE)
+    values = dict(declaration.findall(text))
+    text = re.sub(r"\b[A-Z][A-Z_]+\b(?!\.)", lambda name: values.get(name[0], name[0]), declaration.sub("", text))
+    return re.sub(r"\bMAY\.(\w+)", lambda row: f"'{_letters(Command(row[1]))}'", text)
+
+
+def _letters(command: Command) -> str:
+    return "".join(LETTERS[state] for state in sources(command))
 
 
 def _text(name: str) -> str:

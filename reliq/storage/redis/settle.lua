@@ -38,7 +38,7 @@ local function complete(i, id, raw)
   end
   local ttl = struct.unpack('<I6', fixed, RESULT_TTL_AT - FIXED_AT + 1)
   local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
-    .. fixed .. struct.pack('<' .. LEASE, token, 'C', 0)
+    .. fixed .. struct.pack(LEASE, token, 'C', 0)
   end_lease(string.sub(raw, WORKER_AT), id)
   local n = #records
   records[n + 1], records[n + 2] = id, record

@@ -1,7 +1,8 @@
 -- Stale entries of the pending lists: what cancel and re-enqueue leave behind. Claims skip them; this
 -- keeps their number bounded where nobody claims.
 
-local STEP, SHORT = 500, 1000
+local STEP <const> = 500
+local SHORT <const> = 1000
 
 -- Drop stale entries once they could outnumber the live ones: a short list at once, a long one by
 -- a cursor, STEP entries for each of `steps`; what is stale is marked, and removed when the cursor is through.
