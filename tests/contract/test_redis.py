@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reliq.storage.redis.storage import RedisStorage
 
 from reliq.storage.base import Storage
+from reliq.storage.redis.storage import RedisStorage
 from reliq.testing import StorageContract
 
 

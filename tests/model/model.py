@@ -74,6 +74,8 @@ class Model:
         self.jobs: dict[str, Job] = {}
         self.tombstones: dict[tuple[str, bytes], Tombstone] = {}
         self.last_tombstone: dict[str, bytes] = {}
+        #: Purged records that no reap has swept: their tombstones begin to count when one does.
+        self.unswept: dict[str, Tombstone] = {}
         self.workers: dict[str, Member] = {}
         self.is_paused = False
         self._front = 0
@@ -100,6 +102,11 @@ class Model:
         stone = self.tombstones.get((id, nonce))
         return stone if stone is not None and self.now < stone.lapses else None
 
+    def knows(self, new: NewRecord) -> bool:
+        """Whether a repetition of this enqueue is recognised."""
+        job = self.jobs.get(new.id)
+        return (job is not None and job.new.nonce == new.nonce) or self.tombstone(new.id, new.nonce) is not None
+
     def cause(self, id: str) -> str:
         """Why ``id`` is absent."""
         stone = self.tombstone(id, self.last_tombstone.get(id, b""))
@@ -125,7 +132,7 @@ class Model:
 
     def _enqueue(self, new: NewRecord) -> tuple[str, bytes | None]:
         old = self.jobs.get(new.id)
-        if (old is not None and old.new.nonce == new.nonce) or self.tombstone(new.id, new.nonce):
+        if self.knows(new):
             return "queued", None
         if old is not None:
             if old.state in LIVE:
@@ -133,6 +140,7 @@ class Model:
             if old.state is State.COMPLETED and self.now < old.dedup_end:
                 return ("completed", old.result) if old.result is not None else ("duplicate", None)
             self._remove(new.id, "replaced")
+        self.unswept.pop(new.id, None)  # what it replaces it sweeps
         job = self.jobs[new.id] = Job(new, State.QUEUED)
         if new.delay_ms:
             job.state, job.due = State.SCHEDULED, self.now + new.delay_ms
@@ -304,6 +312,9 @@ class Model:
         for key in dead:
             del self.workers[key]
         self._recover(stalled)
+        for stone in self.unswept.values():
+            stone.lapses = self.now + TOMBSTONE_MS
+        self.unswept.clear()
         for id, job in list(self.jobs.items()):
             if job.result is not None and job.result_end <= self.now:
                 job.result = None
@@ -346,5 +357,7 @@ class Model:
         """How many went."""
         gone = [id for id, job in self.jobs.items() if job.state is not State.PROCESSING]
         for id in gone:
+            nonce = self.jobs[id].new.nonce
             self._remove(id, "purged")
+            self.unswept[id] = self.tombstones[id, nonce]
         return len(gone)

@@ -15,7 +15,7 @@ from ...errors import (
     StorageError,
     StorageUnavailableError,
 )
-from .connection import MAX_WAITS, Link, Reply, UnreachableError
+from .connection import BLOCK_MARGIN, BLOCK_SECONDS, COMMAND_TIMEOUT, MAX_WAITS, Link, Reply, UnreachableError
 from .scripts import script
 
 #: Errors with which a server says that it did not carry out a command, and that a later try may work.
@@ -23,8 +23,14 @@ _LATER = (
     rex.BusyLoadingError, rex.ReadOnlyError, rex.ClusterDownError, rex.MasterDownError, rex.TryAgainError,
     rex.MaxConnectionsError, UnreachableError,
 )  # fmt: skip
+#: What servers say when a script's user lacks a right, in their various versions.
+_NO_RIGHT = ("ACL failure in script", "The user executing the script can't")
 _PAUSE = 0.01
 _MAX_PAUSE = 0.25
+#: No answer is waited for less long than this, however near the deadline.
+_MIN_TIMEOUT = 0.05
+#: The longest any operation is repeated: traces that make repeating safe last twice as long.
+_MAX_REPEAT = 30.0
 
 
 class Client:
@@ -57,15 +63,15 @@ class Client:
         """
         found = script(name)
 
-        def send() -> Any:
+        def send(timeout: float) -> Any:
             replicas = self._replicas if confirm else 0
             try:
                 reply, confirmed = self.link.execute(
-                    "EVALSHA", found.sha, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms
+                    "EVALSHA", found.sha, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms, timeout=timeout
                 )
             except rex.NoScriptError:
                 reply, confirmed = self.link.execute(
-                    "EVAL", found.text, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms
+                    "EVAL", found.text, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms, timeout=timeout
                 )
             if replicas and confirmed < replicas:
                 raise NotConfirmedError(
@@ -77,12 +83,12 @@ class Client:
 
     def command(self, *command: Any) -> Reply:
         """Run a plain command that is safe to repeat."""
-        return self._repeat(command[0], lambda: self.link.execute(*command)[0], True, None)
+        return self._repeat(command[0], lambda timeout: self.link.execute(*command, timeout=timeout)[0], True, None)
 
-    def block(self, *command: Any) -> Reply:
+    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
         """Run one blocking read; never repeated, the caller looks at the state after an error."""
         try:
-            return self.link.block(*command)
+            return self.link.block(*command, timeout=timeout)
         except (rex.RedisError, UnreachableError, OSError) as error:
             raise _translate(command[0], error) from error
 
@@ -95,11 +101,14 @@ class Client:
         self._places.release()
 
     def _repeat(self, name: str, send: Any, is_repeatable: bool, within: float | None) -> Any:
-        deadline = time.monotonic() + (self.repeat_for if within is None else min(within, self.repeat_for))
+        deadline = time.monotonic() + (self.repeat_for if within is None else min(within, _MAX_REPEAT))
         pause, was_sent = _PAUSE, False
+        timeout = COMMAND_TIMEOUT
         while True:
+            if within is not None:  # somebody's own deadline, which an answer that does not come must not pass
+                timeout = min(COMMAND_TIMEOUT, max(_MIN_TIMEOUT, deadline - time.monotonic()))
             try:
-                return send()
+                return send(timeout)
             except (rex.RedisError, UnreachableError, OSError) as error:
                 later = isinstance(error, _LATER)
                 if not later and isinstance(error, rex.ConnectionError | rex.TimeoutError | OSError):
@@ -119,7 +128,7 @@ class Client:
 def _translate(name: str, error: Exception) -> StorageError:
     if isinstance(error, rex.AuthenticationError):
         return StorageError(f"{name}: the server refused the credentials: {error}")
-    if isinstance(error, rex.NoPermissionError):
+    if isinstance(error, rex.NoPermissionError) or any(sign in str(error) for sign in _NO_RIGHT):
         return StorageError(f"{name}: the server's user lacks a right: {error}")
     if isinstance(error, rex.OutOfMemoryError) or "OOM" in str(error)[:60]:
         return StorageUnavailableError(f"{name}: the server is out of memory, nothing was written: {error}")

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import ConnectionPool
+from redis.connection import ConnectionPool, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -58,11 +58,16 @@ class Link(Protocol):
 
     is_cluster: bool
 
-    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
-        """Run a short command; its reply, and how many replicas confirmed it (when asked)."""
+    def execute(
+        self, *command: Any, replicas: int = 0, replica_ms: int = 0, timeout: float = COMMAND_TIMEOUT
+    ) -> tuple[Reply, int]:
+        """Run a short command; its reply, and how many replicas confirmed it (when asked).
 
-    def block(self, *command: Any) -> Reply:
-        """Run a command that blocks for at most BLOCK_SECONDS."""
+        ``timeout`` shortens the wait for the answer, for callers with a deadline.
+        """
+
+    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
+        """Run a command that blocks for at most BLOCK_SECONDS; ``timeout`` as in :meth:`execute`."""
 
     def pubsub(self) -> Any:
         """A redis-py PubSub on a connection of its own."""
@@ -89,15 +94,17 @@ def connect(url: str, **options: Any) -> Link:
                 "a Sentinel URL names its service: redis+sentinel://host:26379,host2:26379/service[/db]"
             )
 
+        manager = _sentinel(hosts, sentinel_kwargs=_defaults(CONNECT_TIMEOUT))
+
         def sentinel_pool(timeout: float) -> ConnectionPool:
             kw = {**kwargs, **options, **_defaults(timeout)}
-            manager = _sentinel(hosts, sentinel_kwargs={**_defaults(CONNECT_TIMEOUT)}, **_defaults(timeout))
             pool: ConnectionPool = _sentinel_pool(service, manager, **kw)
             return pool
 
-        return DirectLink(sentinel_pool)
+        return DirectLink(sentinel_pool, manager)
     plain = f"{scheme}://{rest}"
-    return DirectLink(lambda timeout: ConnectionPool.from_url(plain, **{**_defaults(timeout), **options}))
+    defaults = _unix_defaults if scheme == "unix" else _defaults
+    return DirectLink(lambda timeout: ConnectionPool.from_url(plain, **{**defaults(timeout), **options}))
 
 
 def from_client(client: Any) -> Link:
@@ -113,7 +120,8 @@ def from_client(client: Any) -> Link:
     kept = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_DROPPED)}
 
     def make(timeout: float) -> ConnectionPool:
-        kwargs = {**kept, **_defaults(timeout)}
+        is_unix = issubclass(pool.connection_class, UnixDomainSocketConnection)
+        kwargs = {**kept, **(_unix_defaults if is_unix else _defaults)(timeout)}
         if isinstance(pool, SentinelConnectionPool):
             kwargs.pop("connection_pool", None)
             made: ConnectionPool = _sentinel_pool(pool.service_name, pool.sentinel_manager, **kwargs)
@@ -128,20 +136,23 @@ class DirectLink:
 
     is_cluster = False
 
-    def __init__(self, make_pool: Callable[[float], ConnectionPool]) -> None:
+    def __init__(self, make_pool: Callable[[float], ConnectionPool], sentinel: Any = None) -> None:
         self._make_pool = make_pool
-        self._short = _Stack(make_pool(COMMAND_TIMEOUT))
-        self._long = _Stack(make_pool(BLOCK_SECONDS + BLOCK_MARGIN))
+        self._sentinel = sentinel
+        self._short = _Stack(make_pool(COMMAND_TIMEOUT), COMMAND_TIMEOUT)
+        self._long = _Stack(make_pool(BLOCK_SECONDS + BLOCK_MARGIN), BLOCK_SECONDS + BLOCK_MARGIN)
 
-    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
+    def execute(
+        self, *command: Any, replicas: int = 0, replica_ms: int = 0, timeout: float = COMMAND_TIMEOUT
+    ) -> tuple[Reply, int]:
         if not replicas:
-            return self._short.execute(command), 0
+            return self._short.execute(command, timeout), 0
         # WAIT counts for the connection that wrote.
         reply, confirmed = self._short.execute_both(command, ("WAIT", replicas, replica_ms))
         return reply, int(confirmed)
 
-    def block(self, *command: Any) -> Reply:
-        return self._long.execute(command)
+    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
+        return self._long.execute(command, timeout)
 
     def pubsub(self) -> Any:
         pool = self._make_pool(BLOCK_SECONDS + BLOCK_MARGIN)
@@ -151,6 +162,9 @@ class DirectLink:
     def close(self) -> None:
         self._short.close()
         self._long.close()
+        if self._sentinel is not None:
+            for client in self._sentinel.sentinels:
+                client.close()
 
 
 class ClusterLink:
@@ -164,12 +178,16 @@ class ClusterLink:
         self._clients: dict[float, Any] = {}
         self._pid = os.getpid()
 
-    def execute(self, *command: Any, replicas: int = 0, replica_ms: int = 0) -> tuple[Reply, int]:
+    # The client's own class has one timeout for all commands, so `timeout` cannot shorten it here.
+
+    def execute(
+        self, *command: Any, replicas: int = 0, replica_ms: int = 0, timeout: float = COMMAND_TIMEOUT
+    ) -> tuple[Reply, int]:
         if replicas:
             raise InvalidJobError("confirm_replicas is not supported on a cluster")
         return self._client(COMMAND_TIMEOUT).execute_command(*command), 0
 
-    def block(self, *command: Any) -> Reply:
+    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
         return self._client(BLOCK_SECONDS + BLOCK_MARGIN).execute_command(*command)
 
     def pubsub(self) -> Any:
@@ -201,16 +219,25 @@ class _Stack:
     locks, checks and counts around every command.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, timeout: float) -> None:
         self._pool = pool
+        self._timeout = timeout
         self._idle: deque[tuple[Connection, float]] = deque()
         self._pid = os.getpid()
         self._is_closed = False
 
-    def execute(self, command: tuple[Any, ...]) -> Reply:
-        with self._connection() as connection:
+    def execute(self, command: tuple[Any, ...], timeout: float) -> Reply:
+        if timeout >= self._timeout:
+            with self._connection() as connection:
+                connection.send_command(*command, check_health=False)
+                return connection.read_response()
+        with self._connection(timeout) as connection:
+            _set_timeout(connection, timeout)
             connection.send_command(*command, check_health=False)
-            return connection.read_response()
+            try:
+                return connection.read_response()
+            finally:
+                _set_timeout(connection, self._timeout)
 
     def execute_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Reply, Reply]:
         with self._connection() as connection:
@@ -225,8 +252,8 @@ class _Stack:
             self._idle.pop()[0].disconnect()
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        connection = self._take()
+    def _connection(self, timeout: float | None = None) -> Iterator[Connection]:
+        connection = self._take(timeout)
         try:
             yield connection
         except ResponseError:  # an answer like any other: the connection is in order
@@ -240,14 +267,16 @@ class _Stack:
             raise
         self._give_back(connection)
 
-    def _take(self) -> Connection:
+    def _take(self, timeout: float | None) -> Connection:
         if self._pid != os.getpid():
             # A child after a fork: the sockets are the parent's.
-            self._pid, self._idle = os.getpid(), deque()
+            # The stack before the pid, which says that it is this process's.
+            self._idle = deque()
+            self._pid = os.getpid()
         try:
             connection, used_at = self._idle.pop()
         except IndexError:
-            return self._new()
+            return self._connected(self._pool.make_connection(), timeout)
         if time.monotonic() - used_at > _IDLE_SECONDS:
             try:
                 if not connection.can_read(0):
@@ -255,15 +284,17 @@ class _Stack:
             except (RedisConnectionError, OSError):
                 pass
             connection.disconnect()  # the server closed it, or said something nobody asked for
-            return self._connected(connection)
+            return self._connected(connection, timeout)
         return connection
 
-    def _new(self) -> Connection:
-        return self._connected(self._pool.make_connection())
-
-    def _connected(self, connection: Connection) -> Connection:
+    def _connected(self, connection: Connection, timeout: float | None) -> Connection:
+        # The handshake reads answers, too.
+        connection.socket_timeout = self._timeout if timeout is None else timeout
+        connection.socket_connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
         try:
             connection.connect()
+            if timeout is not None:
+                connection.socket_timeout = self._timeout
         except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
             raise
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -279,6 +310,12 @@ class _Stack:
     def _drop_idle(self) -> None:
         # One broken connection means that the others are likely broken too: look before use.
         self._idle = deque((connection, 0.0) for connection, _ in tuple(self._idle))
+
+
+def _set_timeout(connection: Any, timeout: float) -> None:
+    # On the socket itself: the client's own way to do this differs from version to version.
+    if connection._sock is not None:
+        connection._sock.settimeout(timeout)
 
 
 _KEPT = (
@@ -310,6 +347,12 @@ def _defaults(timeout: float) -> dict[str, Any]:
 
         options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     options["max_connections"] = 1 << 31  # the number of threads is the bound
+    return options
+
+
+def _unix_defaults(timeout: float) -> dict[str, Any]:
+    options = _defaults(timeout)
+    del options["socket_keepalive"]
     return options
 
 

@@ -61,7 +61,7 @@ local function drop(id, r, cause)
     redis.call('ZREM', tag .. ':expiry', id)
     if state == 'D' then redis.call('ZREM', tag .. ':dead', id) end
   end
-  if r[ATTEMPTS] > 0 or r[SETTLED] > 0 or state == 'D' then redis.call('HDEL', tag .. ':errors', id) end
+  if r[TOKEN] > 0 or state == 'D' then redis.call('HDEL', tag .. ':errors', id) end
   if state == 'P' then redis.call('ZREM', tag .. ':processing:' .. r[WORKER], id) end
   if state == 'P' or r[EPOCH] == epoch then count(state, -1) end
   bury(id, r, cause)
@@ -113,13 +113,13 @@ local function expire(limit, changes)
   return #ids
 end
 
--- End `id` as a dead letter. `error` is appended to its history.
-local function fail(id, r, error, is_exhausted)
+-- End `id` as a dead letter, for `ttl` or its own dead_ttl. `error` is appended to its history.
+local function fail(id, r, error, is_exhausted, ttl)
   remember(id, r, r[ATTEMPTS], error)
-  r[STATE], r[STAMP], r[EPOCH], r[WORKER] = 'D', now, epoch, ''
+  r[STATE], r[STAMP], r[EPOCH], r[UNTIL], r[WORKER] = 'D', now, epoch, now + (ttl or r[DEAD_TTL]), ''
   r[FLAGS] = is_exhausted and bor(r[FLAGS], EXHAUSTED) or r[FLAGS]
   redis.call('ZADD', tag .. ':dead', now, id)
-  ended[#ended + 1], ended[#ended + 2] = now + r[DEAD_TTL], id
+  ended[#ended + 1], ended[#ended + 2] = r[UNTIL], id
   count('D', 1)
   note('d', id)
   reply(id, r, 'R' .. r[NONCE])

@@ -83,7 +83,7 @@ for i, id in ipairs(ids) do
     if r and r[NONCE] == nonce then answer = 'q' .. r[STATE] .. nonce
     elseif is_gone(i, nonce) then answer = 'qQ'
     elseif not r or replaceable(id, r) then answer = accept(i, id, fixed)
-    elseif r[STATE] == 'C' and now < r[STAMP] + r[RESULT_TTL] then
+    elseif r[STATE] == 'C' and now < r[UNTIL] then
       answer = 'cC' .. r[NONCE] .. (redis.call('HGET', tag .. ':results', id) or '')
     else answer = 'd' .. r[STATE] .. r[NONCE] end
   end

@@ -12,7 +12,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[1]
 
 -- A record: what transitions change, what enqueue fixed, and, once the job was claimed, its last
--- settle and its lease. 59 bytes for a job that never ran.
+-- settle and its lease. 59 bytes for a job that never ran. One slot is the claim's SERIAL while the job is
+-- processing, and UNTIL, the deadline of its result or dead letter, once it is finished.
 local STATE <const> = 1
 local FLAGS <const> = 2
 local ATTEMPTS <const> = 3
@@ -31,6 +32,7 @@ local SIZE <const> = 15
 local SETTLED <const> = 16
 local ANSWER <const> = 17
 local SERIAL <const> = 18
+local UNTIL <const> = 18
 local WORKER <const> = 19
 local CHANGING <const> = '<c1I1I2I3i6I6I6I2'
 local FIXED <const> = '<I1I2c8I6I6I6I3'
@@ -76,7 +78,7 @@ end
 
 local function encode(r)
   local raw = struct.pack(LAYOUT, unpack(r, 1, SERIAL))
-  if r[SETTLED] == 0 and r[WORKER] == '' then return string.sub(raw, 1, PLAIN) end
+  if r[SETTLED] == 0 and r[SERIAL] == 0 and r[WORKER] == '' then return string.sub(raw, 1, PLAIN) end
   return raw .. r[WORKER]
 end
 
@@ -85,8 +87,8 @@ local function is_live(r)
   local state = r[STATE]
   if state == 'P' then return true end
   if r[EPOCH] ~= epoch then return false, 'p' end
-  if state == 'C' then return now < r[STAMP] + math.max(r[RESULT_TTL], r[DEDUP_TTL]), 'x' end
-  if state == 'D' then return now < r[STAMP] + r[DEAD_TTL], 'x' end
+  if state == 'C' then return now < math.max(r[UNTIL], r[STAMP] + r[DEDUP_TTL]), 'x' end
+  if state == 'D' then return now < r[UNTIL], 'x' end
   return true
 end
 
@@ -127,7 +129,7 @@ local function place(lists, id, r)
     back = back + 1
     position = back
   end
-  r[STATE], r[POSITION], r[STAMP], r[EPOCH], r[WORKER] = 'Q', position, now, epoch, ''
+  r[STATE], r[POSITION], r[STAMP], r[EPOCH], r[SERIAL], r[WORKER] = 'Q', position, now, epoch, 0, ''
   local list = lists[r[PRIO]]
   if not list then list = {}; lists[r[PRIO]] = list end
   list[#list + 1] = string.format('%d:%s', position, id)

@@ -19,7 +19,7 @@ for i = 4, #ARGV do
     record = encode(r)
     if r[STATE] == 'S' or r[STATE] == 'R' then due_at = redis.call('ZSCORE', tag .. ':scheduled', id) or '' end
     if wants_payload then message = redis.call('HGET', tag .. ':messages', id) or '' end
-    if r[STATE] == 'C' and now < r[STAMP] + r[RESULT_TTL] then
+    if r[STATE] == 'C' and now < r[UNTIL] then
       local found = redis.call('HGET', tag .. ':results', id)
       if found and wants_payload then has_result, result = '1', found end
     end

@@ -31,14 +31,9 @@ end
 -- The hot path: nearly every run ends here, so the record is not made a table.
 local function complete(i, id, raw)
   local _, flags, attempts, token, position, _, created = struct.unpack(CHANGING, raw)
-  local fixed = string.sub(raw, FIXED_AT, PLAIN)
-  if ttls[i] > 0 then
-    local at = RESULT_TTL_AT - FIXED_AT
-    fixed = string.sub(fixed, 1, at) .. struct.pack('<I6', ttls[i]) .. string.sub(fixed, at + 7)
-  end
-  local ttl = struct.unpack('<I6', fixed, RESULT_TTL_AT - FIXED_AT + 1)
+  local ttl = ttls[i] > 0 and ttls[i] or struct.unpack('<I6', raw, RESULT_TTL_AT)
   local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
-    .. fixed .. struct.pack(LEASE, token, 'C', 0)
+    .. string.sub(raw, FIXED_AT, PLAIN) .. struct.pack(LEASE, token, 'C', now + ttl)
   end_lease(string.sub(raw, WORKER_AT), id)
   local n = #records
   records[n + 1], records[n + 2] = id, record
@@ -71,12 +66,11 @@ local function settle(i, id, r)
     note('u', id)
     return 'Q'
   elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] then
-    if ttls[i] > 0 then r[DEAD_TTL] = ttls[i] end
-    ends().fail(id, r, bodies[i], verb == 'R')
+    ends().fail(id, r, bodies[i], verb == 'R', ttls[i] > 0 and ttls[i])
   else
     ends().remember(id, r, r[ATTEMPTS], bodies[i])
     if delays[i] > 0 then
-      r[STATE], r[STAMP], r[EPOCH], r[WORKER] = 'R', now, epoch, ''
+      r[STATE], r[STAMP], r[EPOCH], r[SERIAL], r[WORKER] = 'R', now, epoch, 0, ''
       local n = #due
       due[n + 1], due[n + 2] = now + delays[i], id
       count('R', 1)

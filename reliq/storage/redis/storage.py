@@ -33,7 +33,7 @@ from ..base import (
     WorkerInfo,
 )
 from .client import Client
-from .connection import BLOCK_SECONDS, connect, from_client
+from .connection import BLOCK_MARGIN, BLOCK_SECONDS, connect, from_client
 from .doorbell import ClusterDoorbell, ListDoorbell
 from .keys import check_prefix, queue_tag, registry_key
 from .scripts import CAUSES, LETTERS, STATES
@@ -41,7 +41,8 @@ from .subscription import Subscription
 
 T = TypeVar("T")
 _RECORD = struct.Struct("<cBH3s6s6s6sHBH8s6s6s6s3s")
-_LEASE = struct.Struct("<3sc6s")
+#: Behind it, once the job was claimed: the last settle, the serial or deadline, the worker.
+_UNTIL_AT, _WORKER_AT = 63, 69
 _PROOF = struct.Struct("<8sI")
 _SETTLE = struct.Struct("<c8sIQQ")
 _ERROR = struct.Struct("<QHHI")
@@ -55,8 +56,8 @@ _COUNTED = (
 _VERBS = {Verb.COMPLETE: b"C", Verb.RETRY: b"R", Verb.FAIL: b"F", Verb.RELEASE: b"L"}
 _CANCEL, _EXHAUSTED, _WAITED = 4, 8, 16
 _MAX_SIZE = (1 << 24) - 1
-#: The last look of a waiting call may take this long after its deadline.
-_LAST_LOOK = 0.8
+#: How long after its deadline a waiting call hears of its reply, says that it leaves, and looks once more.
+_REPLY_MARGIN, _LEAVE, _LAST_LOOK = 0.1, 0.2, 0.5
 #: How often a process that reaps writes its queues to the registry again.
 _REGISTER_SECONDS = 60.0
 
@@ -203,7 +204,8 @@ class RedisStorage(Storage):
         deadline = time.monotonic() + timeout
         if waiter is None:
             waiter = secrets.token_hex(8)
-            if self._run("wait", queue, "join", id, waiter, round(timeout * 1000) + 1, is_repeatable=True) == b"0":
+            wait_ms, within = round(timeout * 1000) + 1, max(timeout, _LAST_LOOK)
+            if self._run("wait", queue, "join", id, waiter, wait_ms, is_repeatable=True, within=within) == b"0":
                 return self._look(queue, id, nonce)
         trouble: StorageError | None = None
         while (left := deadline - time.monotonic()) > 0:
@@ -225,8 +227,8 @@ class RedisStorage(Storage):
                 if _has_ended(snapshot):
                     return snapshot
         try:
-            self._run("wait", queue, "leave", id, waiter, 0, is_repeatable=True, within=_LAST_LOOK / 2)
-            snapshot = self._look(queue, id, nonce, within=_LAST_LOOK / 2)
+            self._run("wait", queue, "leave", id, waiter, 0, is_repeatable=True, within=_LEAVE)
+            snapshot = self._look(queue, id, nonce, within=_LAST_LOOK)
         except StorageError as error:
             raise error from trouble
         return snapshot if _has_ended(snapshot) else None
@@ -340,7 +342,10 @@ class RedisStorage(Storage):
             return None
         try:
             seconds = max(0.001, min(left, BLOCK_SECONDS, self.fallback_ms / 1000))
-            reply = self._client.block("BLPOP", f"{self._tag(queue)}:reply:{waiter}", f"{seconds:.3f}")
+            # A server that stands still must not keep the caller beyond its own deadline.
+            timeout = min(seconds + BLOCK_MARGIN, left + _REPLY_MARGIN)
+            key = f"{self._tag(queue)}:reply:{waiter}"
+            reply = self._client.block("BLPOP", key, f"{seconds:.3f}", timeout=timeout)
             return None if reply is None else reply[1]
         finally:
             self._client.leave_place()
@@ -368,15 +373,15 @@ def _snapshot(
         return Snapshot(id, State.ABSENT, CAUSES[cause])
     (
         letter, flags, attempts, token, _, stamp, created, _,
-        priority, max_attempts, nonce, result_ttl, dedup_ttl, dead_ttl, _,
+        priority, max_attempts, nonce, _, dedup_ttl, _, _,
     ) = _RECORD.unpack_from(record)  # fmt: skip
     state = STATES[letter]
     updated_at_ms = _int(stamp)
     expires_at_ms = None
+    if state in FINISHED:
+        expires_at_ms = _int(record[_UNTIL_AT : _UNTIL_AT + 6])
     if state is State.COMPLETED:
-        expires_at_ms = updated_at_ms + max(_int(result_ttl), _int(dedup_ttl))
-    elif state is State.FAILED:
-        expires_at_ms = updated_at_ms + _int(dead_ttl)
+        expires_at_ms = max(expires_at_ms or 0, updated_at_ms + _int(dedup_ttl))
     return Snapshot(
         id,
         state,
@@ -389,7 +394,7 @@ def _snapshot(
         priority=priority,
         due_at_ms=int(float(due_at)) if due_at else None,
         expires_at_ms=expires_at_ms,
-        worker=record[_RECORD.size + _LEASE.size :].decode() or None,
+        worker=record[_WORKER_AT:].decode() or None,
         cancel_requested=bool(flags & _CANCEL),
         is_exhausted=bool(flags & _EXHAUSTED) and state is State.FAILED,
         result=result if has_result == b"1" else None,

@@ -8,14 +8,9 @@
 local id, ttl = ARGV[2], tonumber(ARGV[3])
 local r = decode(redis.call('HGET', tag .. ':jobs', id))
 if not r or not is_live(r) then return 'not_found' end
-if r[STATE] == 'C' then
-  if now >= r[STAMP] + r[RESULT_TTL] then return 'not_found' end
-  r[RESULT_TTL] = now + ttl - r[STAMP]
-elseif r[STATE] == 'D' then
-  r[DEAD_TTL] = now + ttl - r[STAMP]
-else
-  return 'not_terminal'
-end
+if not may(MAY.expire, r[STATE]) then return 'not_terminal' end
+if now >= r[UNTIL] then return 'not_found' end
+r[UNTIL] = now + ttl
 ended[1], ended[2] = now + ttl, id
 save(id, r)
 finish()

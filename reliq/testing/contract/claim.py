@@ -74,9 +74,7 @@ class ClaimContract(ContractBase):
             return taken
 
         workers = [Worker(f"w{n}", "00") for n in range(6)]
-        answers = together(
-            [partial(work, (storage, peer)[n % 2], worker) for n, worker in enumerate(workers)]
-        )
+        answers = together([partial(work, (storage, peer)[n % 2], worker) for n, worker in enumerate(workers)])
         taken = Counter(pair for answer in answers for pair in answer)
         assert taken == Counter((id, 1) for id in ids)
         assert counted(storage) == {State.PROCESSING: 120}

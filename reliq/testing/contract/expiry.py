@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ...lifecycle import STORED, State
 from ...storage.base import TOMBSTONE_MS, Enqueued, Storage, Verb
 from .base import ContractBase
@@ -165,6 +167,19 @@ class ExpiryContract(ContractBase):
         assert state_of(storage, "longer") is State.FAILED
         jump(storage, 5_000)
         assert_placed(storage, {"longer": State.ABSENT})
+
+    @pytest.mark.parametrize("way", ["outcome", "update_ttl"])
+    def test_a_ttl_given_to_one_end_is_not_kept_for_the_next(self, storage: Storage, way: str) -> None:
+        upkeep(storage)
+        job = put_and_take(storage, "a", dead_ttl_ms=5_000)
+        settle(storage, job, Verb.FAIL, error=b"e", ttl_ms=60_000 if way == "outcome" else None)
+        if way == "update_ttl":
+            assert storage.update_ttl(QUEUE, "a", 60_000) == "updated"
+        jump(storage, 10_000)
+        assert storage.revive(QUEUE, ["a"]) == ["a"]
+        settle(storage, take_one(storage), Verb.FAIL, error=b"e")
+        jump(storage, 6_000)
+        assert_placed(storage, {"a": State.ABSENT})
 
     def test_update_ttl_of_what_has_not_ended_or_is_gone(self, storage: Storage) -> None:
         assert storage.update_ttl(QUEUE, "unknown", 5_000) == "not_found"

@@ -97,6 +97,20 @@ class RecoveryContract(ContractBase):
         assert (worker, attempt) == (ALICE.key, 1)
         assert b'"StalledError"' in error
 
+    @pytest.mark.parametrize("way", ["cancel", "purge"])
+    def test_i53_the_history_goes_with_its_record(self, storage: Storage, way: str) -> None:
+        """Also of a job that was only ever recovered and whose attempts began anew."""
+        put_and_take(storage, "a", max_attempts=1)
+        storage.leave(QUEUE, ALICE.key)
+        assert storage.revive(QUEUE, ["a"]) == ["a"]
+        assert len(look(storage, "a").errors) == 1
+        if way == "cancel":
+            cancel(storage, "a")
+        else:
+            storage.purge(QUEUE)
+        put(storage, "a")
+        assert look(storage, "a").errors == ()
+
     def test_i36_a_recovered_job_whose_cancel_was_requested_is_removed(self, storage: Storage) -> None:
         upkeep(storage)
         put_and_take(storage, "a")
@@ -319,9 +333,7 @@ class RecoveryContract(ContractBase):
         settle(storage, put_and_take(storage, "failing", priority=9), Verb.RETRY, error=b"e", delay_ms=500 * DAY)
         for _ in range(4):
             jump(storage, 100 * DAY)
-        assert_placed(
-            storage, {"queued": State.QUEUED, "scheduled": State.SCHEDULED, "failing": State.FAILING}
-        )
+        assert_placed(storage, {"queued": State.QUEUED, "scheduled": State.SCHEDULED, "failing": State.FAILING})
         assert look(storage, "failing").errors[0][3] == b"e"
         assert take_one(storage).message == b"payload"
 
