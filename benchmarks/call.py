@@ -1,0 +1,85 @@
+"""How long does ``call`` take, measured in raw round trips?"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+
+from reliq import Queue
+
+from .harness import Bench, Figure, payload
+
+TARGET = 4.2
+_QUEUE = "call"
+_BLOCK = 100
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """Latency of call() with an idle worker in another process, and of a GET on a pinned connection."""
+    found = bench.repeat("call", lambda: _latency(bench))
+    return [
+        Figure("raw GET round trip, p50", "ms", found["get"]),
+        Figure("call, p50", "ms", found["p50"]),
+        Figure("call, p50 in round trips", "x", found["p50x"], TARGET),
+        Figure("call, p95 in round trips", "x", found["p95x"]),
+        Figure("call, p99 in round trips", "x", found["p99x"]),
+    ]
+
+
+def _latency(bench: Bench) -> dict[str, float]:
+    gets: list[float] = []
+    calls: list[float] = []
+    # As a caller would do it by hand: the client's own method, the connection pinned.
+    client = redis.Redis.from_url(bench.server.url, single_connection_client=True, protocol=2)
+    try:
+        with _worker(bench.server.url), Queue(_QUEUE, bench.server.url) as queue:
+            for n in range(_BLOCK):  # until the worker is up, and all is warm
+                queue.call(f"warm-{n}", payload(n))
+            client.set("key", "x" * 64)
+            # In turns, so that whatever else the machine does hits both.
+            for block in range(bench.amount(20, 6)):
+                gets += _timed(lambda _: client.get("key"))
+                calls += _timed(lambda n, block=block: queue.call(f"job-{block}-{n}", payload(n)))  # type: ignore[misc]
+    finally:
+        client.close()
+    get = statistics.median(gets)
+    cuts = statistics.quantiles(calls, n=100)
+    return {
+        "get": 1000 * get,
+        "p50": 1000 * cuts[49],
+        "p50x": cuts[49] / get,
+        "p95x": cuts[94] / get,
+        "p99x": cuts[98] / get,
+    }
+
+
+def _timed(act: Callable[[int], object]) -> list[float]:
+    seconds = []
+    for n in range(_BLOCK):
+        began = time.perf_counter()
+        act(n)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+@contextmanager
+def _worker(url: str) -> Iterator[None]:
+    """A pool of 8 threads in a process of its own."""
+    root = Path(__file__).resolve().parents[1]
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.worker", url, _QUEUE], cwd=root)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,96 @@
+"""How fast are jobs enqueued: one by one, by several threads, in bulk?"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from reliq import JsonSerde, Queue
+from reliq.message import encode
+
+from .harness import Bare, Bench, Figure, payload
+from .replay import Command, Commands, record
+
+THREADS = 8
+#: One by one, as a share of a bare loop that sends the same commands.
+SHARE = 85.0
+_QUEUE = "enqueue"
+_serde = JsonSerde()
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """enqueue and enqueue_many, beside bare loops."""
+    found = bench.repeat("enqueue", lambda: _rates(bench))
+    return [
+        Figure("enqueue one by one, 1 thread", "jobs/s", found["single"]),
+        Figure("  as a share of a raw loop of the same script", "%", found["single share"], SHARE, "at least"),
+        Figure(f"enqueue one by one, {THREADS} threads", "jobs/s", found["threads"]),
+        Figure("  as a share of raw loops of the same script", "%", found["threads share"]),
+        Figure("enqueue_many", "jobs/s", found["bulk"]),
+    ]
+
+
+def _rates(bench: Bench) -> dict[str, float]:
+    number = bench.amount(8_000, 3_200)
+    bulk = bench.amount(100_000, 20_000)
+    with Queue(_QUEUE, bench.server.url) as queue:
+        queue.enqueue("warm", payload(0))
+        raw = _raw(bench.server.url, 1, number)
+        single = _rate(1, number, lambda part: [queue.enqueue(f"single-{n}", payload(n)) for n in part])
+        threads = _rate(THREADS, number, lambda part: [queue.enqueue(f"threads-{n}", payload(n)) for n in part])
+        raws = _raw(bench.server.url, THREADS, number)
+        many = _rate(1, bulk, lambda part: queue.enqueue_many((f"bulk-{n}", payload(n)) for n in part))
+        queued = queue.counts()["queued"]
+    expected = 1 + 4 * number + bulk
+    if queued != expected:
+        raise AssertionError(f"{expected} jobs enqueued, {queued} counted")
+    return {
+        "single": single,
+        "single share": 100 * single / raw,
+        "threads": threads,
+        "threads share": 100 * threads / raws,
+        "bulk": many,
+    }
+
+
+def _raw(url: str, threads: int, number: int) -> float:
+    """Bare connections, one for each thread, that send commands built beforehand."""
+    commands = Commands(_QUEUE)
+    built: list[Command] = [
+        commands.enqueue(record(f"raw-{threads}-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)))))
+        for n in range(number)
+    ]
+
+    def send(part: Sequence[int]) -> None:
+        link = Bare(url)
+        try:
+            for n in part:
+                link.ask(built[n])
+        finally:
+            link.close()
+
+    return _rate(threads, number, send)
+
+
+def _rate(threads: int, number: int, act: Callable[[Sequence[int]], object]) -> float:
+    """Jobs per second when ``threads`` threads share ``number`` jobs."""
+    trouble: list[BaseException] = []
+
+    def run(part: Sequence[int]) -> None:
+        try:
+            act(part)
+        except BaseException as error:
+            trouble.append(error)
+
+    workers = [threading.Thread(target=run, args=(range(first, number, threads),)) for first in range(threads)]
+    began = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seconds = time.perf_counter() - began
+    if trouble:
+        raise trouble[0]
+    return number / seconds
