@@ -25,6 +25,8 @@ _LATER = (
 )  # fmt: skip
 #: What servers say when a script's user lacks a right, in their various versions.
 _NO_RIGHT = ("ACL failure in script", "The user executing the script can't")
+#: Everything that the client library raises; the cluster's own exception is none of the others.
+_ERRORS = (rex.RedisError, rex.RedisClusterException, UnreachableError, OSError)
 _PAUSE = 0.01
 _MAX_PAUSE = 0.25
 #: No answer is waited for less long than this, however near the deadline.
@@ -81,15 +83,15 @@ class Client:
 
         return self._repeat(name, send, is_repeatable, within)
 
-    def command(self, *command: Any) -> Reply:
+    def command(self, *command: Any, within: float | None = None) -> Reply:
         """Run a plain command that is safe to repeat."""
-        return self._repeat(command[0], lambda timeout: self.link.execute(*command, timeout=timeout)[0], True, None)
+        return self._repeat(command[0], lambda timeout: self.link.execute(*command, timeout=timeout)[0], True, within)
 
     def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
         """Run one blocking read; never repeated, the caller looks at the state after an error."""
         try:
             return self.link.block(*command, timeout=timeout)
-        except (rex.RedisError, UnreachableError, OSError) as error:
+        except _ERRORS as error:
             raise _translate(command[0], error) from error
 
     def take_place(self, timeout: float) -> bool:
@@ -109,7 +111,7 @@ class Client:
                 timeout = min(COMMAND_TIMEOUT, max(_MIN_TIMEOUT, deadline - time.monotonic()))
             try:
                 return send(timeout)
-            except (rex.RedisError, UnreachableError, OSError) as error:
+            except _ERRORS as error:
                 later = isinstance(error, _LATER)
                 if not later and isinstance(error, rex.ConnectionError | rex.TimeoutError | OSError):
                     was_sent = not isinstance(error, rex.AuthenticationError)

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisClusterException, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
@@ -207,7 +207,9 @@ class ClusterLink:
             if client is None:
                 try:
                     client = self._clients[timeout] = self._make(timeout)
-                except (redis.RedisError, OSError) as error:
+                except redis.AuthenticationError:
+                    raise
+                except (redis.RedisError, RedisClusterException, OSError) as error:
                     raise UnreachableError(str(error)) from error
             return client
 

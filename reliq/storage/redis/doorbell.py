@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue as queues
 import secrets
 import threading
 from collections.abc import Sequence
 from functools import partial
 
+from ...errors import StorageError
 from ...service import Service
 from ..base import Doorbell
 from .client import Client
@@ -15,6 +17,8 @@ from .connection import BLOCK_SECONDS
 from .keys import queue_tag
 
 _STOP_KEY_SECONDS = 30
+#: How long to try to reach a thread that waits at a server which does not answer.
+_WAKE_SECONDS = 0.5
 
 
 class ListDoorbell(Doorbell):
@@ -27,17 +31,28 @@ class ListDoorbell(Doorbell):
         self._queues = {f"{tag}{suffix}".encode(): name for name, tag in tags.items()}
         self._keys = list(self._queues)
         self._stop_key = f"{tags[names[0]]}:stop:{secrets.token_hex(8)}".encode()
+        self._is_woken = False
 
     def wait(self, timeout: float) -> str | None:
+        if self._is_woken:
+            self._is_woken = False
+            return None
         seconds = max(0.001, min(timeout, BLOCK_SECONDS))
         # BLPOP serves its first key first: rotate, so that no queue starves.
         keys = self._keys = [*self._keys[1:], self._keys[0]]
         reply = self._client.block("BLPOP", self._stop_key, *keys, f"{seconds:.3f}")
-        return None if reply is None else self._queues.get(reply[0])
+        name = None if reply is None else self._queues.get(reply[0])
+        if reply is not None and name is None:
+            self._is_woken = False
+        return name
 
     def wake(self) -> None:
-        self._client.command("RPUSH", self._stop_key, 1)
-        self._client.command("EXPIRE", self._stop_key, _STOP_KEY_SECONDS)
+        # For a wait that has not begun, also when the server is away; for one that has, by its list. Without a
+        # server that wait ends by an error of its own, and a stop must not fail for it.
+        self._is_woken = True
+        with contextlib.suppress(StorageError):
+            self._client.command("RPUSH", self._stop_key, 1, within=_WAKE_SECONDS)
+            self._client.command("EXPIRE", self._stop_key, _STOP_KEY_SECONDS, within=_WAKE_SECONDS)
 
     def close(self) -> None:
         self._client.command("DEL", self._stop_key)
