@@ -29,6 +29,7 @@ class ClaimedJob:
         self._worker = worker
         self._claimed = claimed
         self._envelope = envelope
+        self._is_settled = False
         self.id = claimed.id
         self.queue = worker.queue.name
         self.attempts = claimed.attempts
@@ -74,9 +75,11 @@ class ClaimedJob:
     def _settle(self, verb: Verb, *, result: bytes = b"", error: bytes = b"", delay_ms: int = 0) -> str:
         claimed = self._claimed
         outcome = Outcome(claimed.id, claimed.nonce, claimed.token, verb, result, error, delay_ms)
-        settled = self._worker.settle(outcome)
-        if settled.state is None:
+        # The storage answers a repeated settle like the first one, which is right for a lost answer only.
+        settled = None if self._is_settled else self._worker.settle(outcome)
+        if settled is None or settled.state is None:
             raise LeaseLostError(f"job {self.id!r} is no longer held by {self.worker_id!r}: nothing was changed")
+        self._is_settled = True
         return settled.state.value
 
     def __repr__(self) -> str:

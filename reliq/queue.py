@@ -19,9 +19,11 @@ from .errors import (
     InvalidJobError,
     JobCancelledError,
     JobNotFoundError,
+    OutcomeUnknownError,
     ResultExpiredError,
     SerdeError,
     StorageError,
+    StorageUnavailableError,
 )
 from .failure import to_exception
 from .hooks import Emitter, Listener
@@ -158,7 +160,8 @@ class Queue:
         waiter = secrets.token_hex(8)
         try:
             [answer] = self.storage.enqueue(self.name, [record], waiter, to_ms(timeout))
-        except StorageError as error:
+        except (StorageUnavailableError, OutcomeUnknownError) as error:
+            # It was tried until the deadline, or for as long as anything is tried.
             raise self._timed_out(record.id, timeout) from error
         self._answer(answer)
         if answer.status == "completed":
@@ -352,9 +355,9 @@ class Queue:
                 snapshot = self.storage.wait(self.name, id, nonce=nonce, waiter=waiter, timeout=remaining)
             except StorageError as error:
                 trouble = error
-                if remaining <= 0:
+                if (left := deadline - time.monotonic()) <= 0:
                     raise self._timed_out(id, timeout) from trouble
-                time.sleep(min(remaining, 0.1))  # a storage that is down answers at once
+                time.sleep(min(left, 0.1))  # a storage that is down answers at once
                 continue
             if snapshot is None:
                 raise self._timed_out(id, timeout) from trouble

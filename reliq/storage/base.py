@@ -247,7 +247,7 @@ class Doorbell(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """End the present wait, or the next one, at once. Any thread may call it."""
+        """End the present wait, or the next one, at once. Any thread may call it; never raises."""
 
     @abstractmethod
     def close(self) -> None:

@@ -64,17 +64,14 @@ class Client:
         lost: only with ``is_repeatable``. Raises OutcomeUnknownError when a lost answer may have been a success.
         """
         found = script(name)
+        replicas = self._replicas if confirm else 0
 
         def send(timeout: float) -> Any:
-            replicas = self._replicas if confirm else 0
+            how: dict[str, Any] = {"replicas": replicas, "replica_ms": self._replica_ms, "timeout": timeout}
             try:
-                reply, confirmed = self.link.execute(
-                    "EVALSHA", found.sha, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms, timeout=timeout
-                )
+                reply, confirmed = self.link.execute("EVALSHA", found.sha, 1, tag, *args, **how)
             except rex.NoScriptError:
-                reply, confirmed = self.link.execute(
-                    "EVAL", found.text, 1, tag, *args, replicas=replicas, replica_ms=self._replica_ms, timeout=timeout
-                )
+                reply, confirmed = self.link.execute("EVAL", found.text, 1, tag, *args, **how)
             if replicas and confirmed < replicas:
                 raise NotConfirmedError(
                     f"{name}: written, but {confirmed} of {replicas} replicas confirmed it within {self._replica_ms} ms"
