@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from reliq.lifecycle import LIVE, STORED, State
 from reliq.storage.base import HISTORY, TOMBSTONE_MS, Claim, NewRecord, Outcome, Verb, Worker
@@ -301,8 +302,11 @@ class Model:
     def reap(self) -> None:
         """Full upkeep at ``now``."""
         due = [job for job in self.jobs.values() if job.due is not None and job.due <= self.now]
-        for job in sorted(due, key=lambda job: job.due or 0):
-            self._to_back(job)
+        # Due at one time of the model means: some milliseconds of the storage apart, in either order.
+        for _, group in groupby(sorted(due, key=_due), key=_due):
+            self._back += 1
+            for job in group:
+                job.state, job.position, job.due = State.QUEUED, self._back, None
         dead = {key for key, member in self.workers.items() if member.deadline <= self.now}
         stalled = [
             job
@@ -361,3 +365,7 @@ class Model:
             self._remove(id, "purged")
             self.unswept[id] = self.tombstones[id, nonce]
         return len(gone)
+
+
+def _due(job: Job) -> int:
+    return job.due or 0
