@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
-from . import demo, info, worker
+from . import check, demo, info, worker
 from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
 
 _EPILOG = """\
@@ -17,6 +17,7 @@ examples:
   reliq worker app.jobs:q -t 8                run the jobs of the queue `q` in app/jobs.py
   reliq worker app.jobs:q --processes 4       the same in 4 processes that are kept alive
   reliq info --url redis://localhost:6379/0   queues, counts and workers
+  reliq check /var/lib/app/queue              look over a store of files for damage
   RELIQ_URL=file:///var/lib/app/queue reliq info emails --json
 
 exit codes: 0 done, 1 storage trouble or a failed check, 2 wrong usage
@@ -67,6 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, worker, info):
+    for command in (demo, worker, info, check):
         command.add_parser(commands)
     return parser

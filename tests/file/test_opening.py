@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from reliq.errors import InvalidJobError, StorageCorruptError, StorageError, StorageUnavailableError
-from reliq.storage.sql.file import SCHEMA_VERSION, FileStorage
+from reliq.storage.sql.file import FileStorage
+from reliq.storage.sql.migrations import SCHEMA_VERSION
 
 from .child import record
 

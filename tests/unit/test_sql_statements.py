@@ -35,7 +35,7 @@ def test_every_transition_says_what_goes_in_and_comes_out(name: str) -> None:
 
 def test_every_file_is_loaded() -> None:
     names = {entry.name for entry in files("reliq.storage.sql").iterdir() if entry.name.endswith(".sql")}
-    assert names == {f"{name}.sql" for name in (*statements.TRANSITIONS, "schema", "read")}
+    assert names == {f"{name}.sql" for name in (*statements.TRANSITIONS, "schema", "read", "check")}
 
 
 def test_conditions_come_from_the_table() -> None:

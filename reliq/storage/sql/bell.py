@@ -32,6 +32,8 @@ STALE_SECONDS = 60.0
 _TOUCH_SECONDS = 10.0
 #: Rings are answered at most once in this time.
 _PAUSE_SECONDS = 0.001
+#: The coarsest clock that a local file system takes a directory's time from, with a margin.
+_STEP_NS = 100_000_000
 # A close tells that a ring is complete; where the platform has no such event, any write does.
 _EVENT: type[FileSystemEvent] = FileClosedEvent if sys.platform == "linux" else FileModifiedEvent
 
@@ -91,6 +93,8 @@ class Bell(FileSystemEventHandler):
         self._answer = answer
         self._is_needed = is_needed
         self._condition = threading.Condition()
+        self._path = str(directory)
+        self._seen: tuple[int, frozenset[str], frozenset[str]] = (-1, frozenset(), frozenset())
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._ring_path = str(directory / f"{self._instance}.ring")
         self._asleep_path = str(directory / f"{self._instance}.asleep")
@@ -132,16 +136,30 @@ class Bell(FileSystemEventHandler):
 
     def ring_others(self, concerns_sleepers: bool) -> None:
         """Ring the other processes that listen, and those that sleep if it concerns them."""
-        suffixes = (".listening", ".asleep") if concerns_sleepers else (".listening",)
         try:
-            with os.scandir(self._directory) as entries:
-                instances = {entry.name.partition(".")[0] for entry in entries if entry.name.endswith(suffixes)}
-            for instance in instances:
-                if instance != self._instance:
-                    _write(str(self._directory / f"{instance}.ring"))
+            listening, asleep = self._announced()
+            for instance in listening | asleep if concerns_sleepers else listening:
+                _write(f"{self._path}/{instance}.ring")
         except OSError as error:
             # Sleepers look by themselves; the directory comes back with the next announcement.
             log.debug("a bell could not be rung: %s", error)
+
+    def _announced(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The other processes that listen, and those that sleep."""
+        changed = os.stat(self._path).st_mtime_ns
+        seen, listening, asleep = self._seen
+        if changed == seen:
+            return listening, asleep
+        looked = time.time_ns()
+        with os.scandir(self._path) as entries:
+            names = [entry.name.partition(".") for entry in entries]
+        listening, asleep = (
+            frozenset(name for name, _, kind in names if kind == wanted and name != self._instance)
+            for wanted in ("listening", "asleep")
+        )
+        # The directory's time moves in steps of some ms: only an old one says that nothing came since.
+        self._seen = (changed if abs(looked - changed) > _STEP_NS else -1, listening, asleep)
+        return listening, asleep
 
     def close(self) -> None:
         """Take the announcement back and end the thread. Idempotent."""

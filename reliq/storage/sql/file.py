@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -16,13 +17,12 @@ from filelock import FileLock, Timeout
 
 from ...errors import InvalidJobError, StorageCorruptError, StorageError, StorageUnavailableError
 from . import bell as bells
+from . import places
 from .bell import Bell
-from .connection import PREPARED, Database, translated
+from .connection import PREPARED, Database, Row
+from .migrations import SCHEMA_VERSION, statements, steps
 from .statements import SCHEMA, check_version, install
 from .storage import SqlStorage
-
-#: Of the tables. A store with a newer one is refused.
-SCHEMA_VERSION = 1
 
 # A lock file that only exists says nothing after a crash. Older ones have no such fallback to refuse.
 _LOCK_OPTIONS: dict[str, Any] = (
@@ -141,6 +141,23 @@ class _FileDatabase(Database):
         self._root = root
         self._path = root / "queue.db"
         self._synchronous = _SYNCHRONOUS[durability]
+        self._read_lock = threading.Lock()
+        self._reader: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+
+    def ask(self, question: str, parameters: Mapping[str, Any]) -> list[Row]:
+        # On a connection of its own a question need not wait for a commit.
+        self._check_process()
+        with self._read_lock:
+            if self._reader is None and self._connection is not None:
+                self._reader = self._connected()
+            if self._reader is not None and not self._is_gone():
+                try:
+                    return self._retry(self._reader, question, parameters)
+                except sqlite3.Error as error:
+                    self._drop_reader()
+                    raise self._translated(error) from error
+        return self.run(question, parameters)
 
     def _open(self) -> sqlite3.Connection:
         check_version()
@@ -149,11 +166,8 @@ class _FileDatabase(Database):
             if not self._path.exists():
                 with self._exclusive():
                     self._make_file()
-            # Opening may touch the file through SQLite only: any other close of it in
-            # this process would drop SQLite's locks.
-            connection = sqlite3.connect(
-                self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=PREPARED
-            )
+            self._identity = self._present()
+            connection = self._connected()
         except OSError as error:
             raise StorageUnavailableError(f"{self._root} cannot be used: {error}") from error
         try:
@@ -163,15 +177,39 @@ class _FileDatabase(Database):
             raise
         return connection
 
+    def _connected(self) -> sqlite3.Connection:
+        # Opening may touch the file through SQLite only: any other close of it in
+        # this process would drop SQLite's locks.
+        return sqlite3.connect(
+            self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=PREPARED
+        )
+
+    def _present(self) -> tuple[int, int]:
+        status = os.stat(self._path)
+        return status.st_dev, status.st_ino
+
+    def _is_gone(self) -> bool:
+        # SQLite would go on writing to a file that has no name any more.
+        try:
+            return self._present() != self._identity
+        except OSError:
+            return True
+
+    def _drop(self) -> None:
+        with self._read_lock:
+            self._drop_reader()
+        super()._drop()
+
+    def _drop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
     def _set_up(self, connection: sqlite3.Connection) -> None:
         version = self._version(connection)
-        if version == 0:
+        if version < SCHEMA_VERSION:
             with self._exclusive():
-                if self._version(connection) == 0:
-                    self._retry(connection, "PRAGMA journal_mode = WAL", ())
-                    connection.executescript(
-                        f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                    )
+                self._bring_up_to_date(connection)
         elif version > SCHEMA_VERSION:
             raise StorageError(
                 f"{self._path} was written by a newer reliq: it has schema {version}, this one knows {SCHEMA_VERSION}. "
@@ -183,6 +221,19 @@ class _FileDatabase(Database):
         for pragma in (f"synchronous = {self._synchronous}", "temp_store = MEMORY", "cache_size = -16000"):
             self._retry(connection, f"PRAGMA {pragma}", ())
         install(connection)
+
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        version = self._version(connection)  # somebody else may have been first
+        if version == 0:
+            self._retry(connection, "PRAGMA journal_mode = WAL", ())
+        todo = statements(SCHEMA) if version == 0 else steps(version)
+        self._retry(connection, "BEGIN IMMEDIATE", ())
+        try:
+            for statement in (*todo, f"PRAGMA user_version = {SCHEMA_VERSION}", "COMMIT"):
+                connection.execute(statement)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
     def _version(self, connection: sqlite3.Connection) -> int:
         return int(self._retry(connection, "PRAGMA user_version", ())[0][0])
@@ -201,6 +252,7 @@ class _FileDatabase(Database):
             raise StorageError(f"{self._root} is a symbolic link; name the directory itself")
         if hasattr(os, "getuid") and status.st_uid != os.getuid():
             raise StorageError(f"{self._root} belongs to user {status.st_uid}, not {os.getuid()}; use one of your own")
+        places.refuse_network(self._root)
         (self._root / "bell").mkdir(mode=0o700, exist_ok=True)
 
     def _make_file(self) -> None:
@@ -232,19 +284,18 @@ class _FileDatabase(Database):
                 "make a new FileStorage in it"
             )
 
-    def _translated(self, error: sqlite3.Error) -> StorageError:
-        return translated(error, str(self._path), self.busy_seconds)
+    def _where(self) -> str:
+        return str(self._path)
 
     def suspend(self) -> None:
-        """Let the running statement end and close the connection, until :meth:`resume`."""
-        self._lock.acquire()
-        self._drop()
+        super().suspend()
+        self._read_lock.acquire()
+        self._drop_reader()
 
     def resume(self) -> None:
-        """After :meth:`suspend`: the next statement opens anew."""
-        self._lock.release()
+        self._read_lock.release()
+        super().resume()
 
     def resume_in_child(self) -> None:
-        """:meth:`resume` in the new process of a fork."""
-        self._renew_lock()
-        self._pid = os.getpid()
+        self._read_lock = threading.Lock()
+        super().resume_in_child()

@@ -21,7 +21,7 @@ SELECT i.key AS n, i.value AS id, ifnull({live} AND (:nonce = x'' OR job.nonce =
        iif(:payload AND job.result_until_ms > :now_ms, job.result, NULL) AS result,
        (SELECT json_group_array(json_array(at_ms, worker, attempt, hex(error)))
         FROM (SELECT at_ms, worker, attempt, error FROM error WHERE error.key = job.key ORDER BY token)) AS errors,
-       iif(:payload, (SELECT message FROM message WHERE message.key = job.key), NULL) AS message
+       iif(:payload, ifnull(job.message, (SELECT message FROM message WHERE message.key = job.key)), NULL) AS message
 FROM json_each(:ids) AS i LEFT JOIN job ON job.qid = :qid AND job.id = i.value
 ORDER BY i.key;
 

@@ -56,16 +56,16 @@ CREATE TABLE job (
     settled_token   INTEGER,                     -- the last settle and its answer, for repeats
     settled_state   TEXT,
     result          BLOB,
+    message         BLOB,                        -- a short one; else NULL, and it is in `message`
     UNIQUE (qid, id)
 );
 CREATE INDEX job_queued ON job (qid, epoch, priority DESC, position) WHERE state = 'queued';
 CREATE INDEX job_due ON job (qid, epoch, due_ms) WHERE due_ms IS NOT NULL;
 CREATE INDEX job_sweep ON job (qid, epoch, sweep_ms) WHERE sweep_ms IS NOT NULL;
 CREATE INDEX job_dead ON job (qid, epoch, updated_ms) WHERE state = 'failed';
-CREATE INDEX job_holder ON job (qid, holder, serial) WHERE state = 'processing';
-CREATE INDEX job_lease ON job (qid, lease_ms) WHERE state = 'processing';
+CREATE INDEX job_lease ON job (qid, lease_ms, key, holder, serial) WHERE state = 'processing';
 
--- Apart from the job, so that its moves never copy the payload.
+-- Long ones apart from the job, so that its moves do not copy them.
 CREATE TABLE message (
     key             INTEGER PRIMARY KEY,
     message         BLOB NOT NULL

@@ -24,6 +24,9 @@ TRANSITIONS = (
     "update_ttl", "revive", "discard", "purge", "pause",
 )  # fmt: skip
 
+#: A message up to this length lies in its job's row, which every move writes anew.
+INLINE_BYTES = 256
+
 # A purge raises the queue's epoch; a job that runs is not touched by it, and gets the
 # present epoch with its next move.
 _UNPURGED = "(job.state = 'processing' OR job.epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid))"
@@ -32,9 +35,18 @@ _MACROS = {
     "live": f"({_UNPURGED} AND (job.expires_ms IS NULL OR job.expires_ms > NEW.now_ms))",
     # By the system's clock: listening is no part of any job's fate.
     "clock_s": "CAST(strftime('%s', 'now') AS INTEGER)",
-    "listened": "((SELECT listen_until_s FROM queue WHERE qid = NEW.qid) > CAST(strftime('%s', 'now') AS INTEGER))",
+    "listened": (
+        "EXISTS (SELECT 1 FROM queue WHERE qid = NEW.qid AND listen_until_s > 0"
+        " AND listen_until_s > CAST(strftime('%s', 'now') AS INTEGER))"
+    ),
+    "overdue": (
+        "(EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid)"
+        " AND sweep_ms <= NEW.now_ms)"
+        " OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms))"
+    ),
     "tombstone_ms": str(TOMBSTONE_MS),
     "history": str(HISTORY),
+    "inline_bytes": str(INLINE_BYTES),
     "max_claim_bytes": str(MAX_CLAIM_BYTES),
 }
 
@@ -53,8 +65,8 @@ def _fill(match: re.Match[str]) -> str:
     return _MACROS[match[2]]
 
 
-def _questions() -> dict[str, str]:
-    sections = re.split(r"^-- name: (\w+)\n", load("read"), flags=re.MULTILINE)[1:]
+def _questions(file: str) -> dict[str, str]:
+    sections = re.split(r"^-- name: (\w+)\n", load(file), flags=re.MULTILINE)[1:]
     return {
         name: text.replace("NEW.", ":").strip().removesuffix(";")
         for name, text in zip(sections[::2], sections[1::2], strict=True)
@@ -62,8 +74,31 @@ def _questions() -> dict[str, str]:
 
 
 SCHEMA = load("schema")
-READ = _questions()
-_SCRIPT = "\n".join(load(name) for name in TRANSITIONS)
+READ = _questions("read")
+CHECKS = _questions("check")
+
+#: Transitions that may share one statement, each at most once: `INSERT INTO batch (transition, p0, p1, ...)`.
+COMBINED = ("enqueue", "claim", "settle", "extend", "wait")
+#: The most parameters that one of them has.
+BATCH_PARAMETERS = 9
+
+
+def _batch() -> str:
+    names = [f"p{n}" for n in range(BATCH_PARAMETERS)]
+    parts = [f"CREATE TEMP VIEW batch AS SELECT '' AS transition, {', '.join(f'0 AS {name}' for name in names)};"]
+    for transition in COMBINED:
+        view = re.search(rf"CREATE TEMP VIEW {transition} AS\s+SELECT (.*?);", load(transition), re.DOTALL)
+        count = view[1].count(" AS ") if view else 0
+        values = ", ".join(f"NEW.{name}" for name in names[:count])
+        body = f"INSERT INTO {transition} VALUES ({values});"  # noqa: S608 (names of our own files)
+        parts.append(
+            f"CREATE TEMP TRIGGER batch_{transition} INSTEAD OF INSERT ON batch WHEN NEW.transition = '{transition}' "
+            f"BEGIN {body} END;"
+        )
+    return "\n".join(parts)
+
+
+_SCRIPT = "\n".join([*(load(name) for name in TRANSITIONS), _batch()])
 
 
 def install(connection: sqlite3.Connection) -> None:

@@ -23,17 +23,31 @@ from ..base import (
     Settled,
     Snapshot,
     Storage,
+    Verb,
     Worker,
     WorkerInfo,
 )  # fmt: skip
-from .connection import Database, Row, write
+from .connection import Database, Row, Write
 from .events import LISTEN_SECONDS, Dispatcher
 from .statements import READ
 from .wakeups import Bell, LocalDoorbell, Wakeups
 
+try:
+    from orjson import loads as _loads
+except ImportError:  # no wheel for this interpreter (free-threaded builds)
+    from json import loads as _loads  # type: ignore[assignment]
+
 T = TypeVar("T")
 
 _ENDED = FINISHED | {State.ABSENT}
+# Looking them up costs a third of making them.
+_STATES = {state.value: state for state in State}
+_VERBS = {verb: verb.value for verb in Verb}
+#: The outcomes that did not simply complete their job. Every row fetched hands the interpreter's lock over and back.
+_SETTLED = (
+    "SELECT i.n, o.state, o.is_new FROM settle_in AS i LEFT JOIN settle_out AS o USING (n) "
+    "WHERE o.state IS NOT 'completed' OR NOT o.is_new ORDER BY i.n"
+)
 _PAGES = {
     State.SCHEDULED: "list_due", State.FAILING: "list_due", State.QUEUED: "list_queued",
     State.PROCESSING: "list_processing", State.COMPLETED: "list_completed", State.FAILED: "list_failed",
@@ -49,6 +63,7 @@ class SqlStorage(Storage):
     def __init__(self, database: Database) -> None:
         self._database = database
         self._qids: dict[str, int] = {}
+        database.on_replaced = self._qids.clear
         self._wakeups = Wakeups()
         self._seen_due: dict[str, int] = {}
         self._dispatcher = Dispatcher(self._events, self._listen, self._fallback_seconds)
@@ -81,55 +96,59 @@ class SqlStorage(Storage):
 
     def _enqueue_distinct(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
         now = self._now_ms()
+        waited_ms = now + wait_ms if wait_ms > 0 else 0
         rows = [
-            (n, job.id, job.nonce, job.message, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms,
-             job.priority, now + job.delay_ms if job.at_ms is None else job.at_ms)
-            for n, job in enumerate(jobs)
+            (job.id, job.nonce, job.message, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms,
+             job.priority, now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
+            for job in jobs
         ]  # fmt: skip
         (out,) = self._database.write(
-            write(
-                "enqueue", now, self._opened(queue), now + wait_ms if wait_ms > 0 else 0, staged=rows,
-                answers=("SELECT status, state, nonce, result, key FROM enqueue_out ORDER BY n",),
+            Write(
+                "enqueue", now, self._opened(queue), staged=rows, ids=[job.id for job in jobs],
+                questions=("SELECT n, status, state, nonce, result, key FROM enqueue_out ORDER BY n",),
             )
         )  # fmt: skip
-        answers: list[Enqueued] = []
+        answers = [Enqueued(job.id, "queued", State.QUEUED, job.nonce) for job in jobs]
         replaced: list[str] = []
         dues: list[int] = []
-        has_work = False
-        for row, (status, state, nonce, result, key) in zip(rows, out, strict=True):
+        n_queued = len(jobs)
+        for n, status, state, nonce, result, key in out:
+            job = jobs[n - 1]
+            if status != "new" or state != "queued":
+                n_queued -= 1
             if status == "new":
                 status = "queued"
-                if state == "queued":
-                    has_work = True
-                else:
-                    dues.append(row[9])
+                if state == "scheduled":
+                    dues.append(rows[n - 1][8])
                 if key is not None:
-                    replaced.append(row[1])
-            answers.append(Enqueued(row[1], status, State(state), nonce, result))
-        self._changed(queue, has_work=has_work, dues=dues, ended=replaced)
+                    replaced.append(job.id)
+            answers[n - 1] = Enqueued(job.id, status, _STATES[state], nonce, result)
+        self._changed(queue, has_work=n_queued > 0, dues=dues, ended=replaced)
         return answers
 
     def claim(self, queue: str, worker: Worker, limit: int, *, serial: int, lease_ms: int) -> Claim:
-        out, ((more,),) = self._database.write(
-            write(
+        limit = min(limit, MAX_BATCH)
+        (((more, listed),),) = self._database.write(
+            Write(
                 "claim", self._now_ms(), self._opened(queue), worker.key, worker.runners, worker.ttl_ms,
-                min(limit, MAX_BATCH), serial, lease_ms,
-                answers=(
-                    "SELECT id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message "
-                    "FROM claim_out ORDER BY n",
-                    "SELECT more FROM claim_more",
-                ),
+                limit, serial, lease_ms, size=max(1, limit),
+                questions=("SELECT more, jobs FROM claim_more ORDER BY rowid",),
             )
         )  # fmt: skip
-        if out or more:
+        jobs = _loads(listed)
+        if jobs or more:
             self._changed(queue, has_work=bool(more))
+        from_hex = bytes.fromhex
         return Claim(
             [
-                Claimed(id, nonce, token, attempts, max_attempts, created_ms, priority, bool(has_waiter), message)
-                for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in out
+                Claimed(
+                    id, from_hex(nonce), token, attempts, max_attempts, created_ms, priority, bool(has_waiter),
+                    from_hex(message),
+                )
+                for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in jobs
             ],
             bool(more),
-        )
+        )  # fmt: skip
 
     def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         answers: list[Settled] = []
@@ -139,30 +158,25 @@ class SqlStorage(Storage):
 
     def _settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         now = self._now_ms()
-        rows = [
-            (n, o.id, o.nonce, o.token, o.verb.value, o.result, o.error, o.delay_ms, o.ttl_ms)
-            for n, o in enumerate(outcomes)
-        ]
+        rows = [(o.id, o.nonce, o.token, _VERBS[o.verb], o.result, o.error, o.delay_ms, o.ttl_ms) for o in outcomes]
         (out,) = self._database.write(
-            write(
-                "settle", now, self._opened(queue), worker.key, staged=rows,
-                answers=("SELECT n, state, is_new FROM settle_out",),
+            Write(
+                "settle", now, self._opened(queue), worker.key, staged=rows, ids=[outcome.id for outcome in outcomes],
+                questions=(_SETTLED,),
             )
         )  # fmt: skip
-        states: list[State | None] = [None] * len(outcomes)
+        states: list[State | None] = [State.COMPLETED] * len(outcomes)
         has_work = False
         dues: list[int] = []
-        ended: list[str] = []
         for n, name, is_new in out:
-            state = states[n] = State(name)
-            if not is_new:
-                continue
-            if state in _ENDED:
-                ended.append(outcomes[n].id)
-            elif state is State.FAILING:
-                dues.append(now + outcomes[n].delay_ms)
-            else:
+            outcome = outcomes[n - 1]
+            state = states[n - 1] = None if name is None else _STATES[name]
+            if is_new and state is State.FAILING:
+                dues.append(now + outcome.delay_ms)
+            elif is_new and state is State.QUEUED:
                 has_work = True
+        # Whoever waits for one that had ended before looks once more for nothing.
+        ended = [outcome.id for outcome, state in zip(outcomes, states, strict=True) if state in _ENDED]
         self._changed(queue, has_work=has_work, dues=dues, ended=ended)
         return [Settled(outcome.id, state) for outcome, state in zip(outcomes, states, strict=True)]
 
@@ -170,11 +184,11 @@ class SqlStorage(Storage):
         self, queue: str, worker: Worker, held: Sequence[Held], *, below: int, in_flight: Sequence[int], lease_ms: int
     ) -> Extended:
         (out,) = self._database.write(
-            write(
+            Write(
                 "extend", self._now_ms(), self._opened(queue), worker.key, worker.runners, worker.ttl_ms, lease_ms,
                 json.dumps([(lease.id, lease.nonce.hex().upper(), lease.token) for lease in held]), below,
                 json.dumps(list(in_flight)),
-                answers=("SELECT kind, n, id, nonce, token FROM extend_out ORDER BY n",),
+                questions=("SELECT kind, n, id, nonce, token FROM extend_out ORDER BY n",),
             )
         )  # fmt: skip
         return Extended(
@@ -187,9 +201,9 @@ class SqlStorage(Storage):
         recovered = 0
         while True:
             (changes,) = self._database.write(
-                write(
+                Write(
                     "leave", self._now_ms(), self._opened(queue), worker_key, MAX_BATCH,
-                    answers=("SELECT event, id FROM change ORDER BY n",),
+                    questions=("SELECT event, id FROM change ORDER BY n",),
                 )
             )  # fmt: skip
             self._followed(queue, changes)
@@ -201,9 +215,9 @@ class SqlStorage(Storage):
         statuses: list[str] = []
         for batch in _chunks(ids, by_id=lambda id: id):
             out, changes = self._database.write(
-                write(
+                Write(
                     "cancel", self._now_ms(), self._opened(queue), json.dumps(list(batch)), int(running),
-                    answers=("SELECT status FROM cancel_out ORDER BY n", "SELECT event, id FROM change ORDER BY n"),
+                    questions=("SELECT status FROM cancel_out ORDER BY n", "SELECT event, id FROM change ORDER BY n"),
                 )
             )  # fmt: skip
             self._followed(queue, changes)
@@ -213,9 +227,9 @@ class SqlStorage(Storage):
     def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
         now = self._now_ms()
         changes, ((more, next_due_ms),) = self._database.write(
-            write(
+            Write(
                 "reap", now, self._opened(queue), interval_ms, min(limit, MAX_BATCH),
-                answers=("SELECT event, id FROM change ORDER BY n", "SELECT more, next_due_ms FROM reap_out"),
+                questions=("SELECT event, id FROM change ORDER BY n", "SELECT more, next_due_ms FROM reap_out"),
             )
         )  # fmt: skip
         self._followed(queue, changes)
@@ -244,14 +258,14 @@ class SqlStorage(Storage):
                 if not is_registered:
                     is_registered = True
                     now = self._now_ms()
-                    self._database.write(write("wait", now, self._opened(queue), id, nonce, now + int(left * 1000) + 1))
+                    self._database.write(Write("wait", now, self._opened(queue), id, nonce, now + int(left * 1000) + 1))
                 ended.wait(min(left, self._fallback_seconds()))
 
     def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
         (((status,),),) = self._database.write(
-            write(
+            Write(
                 "update_ttl", self._now_ms(), self._opened(queue), id, ttl_ms,
-                answers=("SELECT status FROM update_ttl_out",),
+                questions=("SELECT status FROM update_ttl_out",),
             )
         )  # fmt: skip
         return str(status)
@@ -261,9 +275,9 @@ class SqlStorage(Storage):
         batches: Iterable[str | None] = [None] if ids is None else (json.dumps(list(batch)) for batch in _chunks(ids))
         for batch in batches:
             (out,) = self._database.write(
-                write(
+                Write(
                     "revive", self._now_ms(), self._opened(queue), batch, min(limit, MAX_BATCH),
-                    answers=("SELECT id FROM revive_out ORDER BY n",),
+                    questions=("SELECT id FROM revive_out ORDER BY n",),
                 )
             )  # fmt: skip
             self._changed(queue, has_work=bool(out))
@@ -274,9 +288,9 @@ class SqlStorage(Storage):
         discarded: list[str] = []
         for batch in _chunks(ids):
             (out,) = self._database.write(
-                write(
+                Write(
                     "discard", self._now_ms(), self._opened(queue), json.dumps(list(batch)),
-                    answers=("SELECT id FROM discard_out ORDER BY n",),
+                    questions=("SELECT id FROM discard_out ORDER BY n",),
                 )
             )  # fmt: skip
             gone = [id for (id,) in out]
@@ -286,13 +300,13 @@ class SqlStorage(Storage):
 
     def purge(self, queue: str) -> int:
         (((n,),),) = self._database.write(
-            write("purge", self._now_ms(), self._opened(queue), answers=("SELECT n FROM purge_out",))
+            Write("purge", self._now_ms(), self._opened(queue), questions=("SELECT n FROM purge_out",))
         )
         self._changed(queue, ended=self._wakeups.waited().get(queue, []))
         return int(n)
 
     def pause(self, queue: str, paused: bool) -> None:
-        self._database.write(write("pause", self._now_ms(), self._opened(queue), int(paused)))
+        self._database.write(Write("pause", self._now_ms(), self._opened(queue), int(paused)))
         if not paused:
             self._changed(queue, has_work=self._has_work(queue))
 
@@ -358,7 +372,10 @@ class SqlStorage(Storage):
         return self.fallback_ms / 1000
 
     def _ask(self, question: str, **parameters: Any) -> list[Row]:
-        return self._database.run(READ[question], parameters)
+        return self._database.ask(READ[question], parameters)
+
+    def _do(self, statement: str, **parameters: Any) -> None:
+        self._database.run(READ[statement], parameters)
 
     def _known(self, queue: str) -> int | None:
         """The queue's number; None when nobody used it yet."""
@@ -374,7 +391,7 @@ class SqlStorage(Storage):
         """The queue's number, made when it has none."""
         qid = self._known(queue)
         if qid is None:
-            self._ask("open_queue", name=queue)
+            self._do("open_queue", name=queue)
             qid = self._qids[queue] = self._ask("find_queue", name=queue)[0][0]
         return qid
 
@@ -444,8 +461,8 @@ class SqlStorage(Storage):
         return [_snapshot(row) for row in rows]
 
     def _listen(self, queue: str) -> int:
-        self._ask("listen", qid=self._opened(queue), seconds=LISTEN_SECONDS)
-        self._ask("trim_events", seconds=LISTEN_SECONDS)
+        self._do("listen", qid=self._opened(queue), seconds=LISTEN_SECONDS)
+        self._do("trim_events", seconds=LISTEN_SECONDS)
         return int(self._ask("last_event")[0][0])
 
     def _events(self, seq: int) -> list[Row]:
