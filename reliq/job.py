@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from .errors import JobStoppedError
 from .retry import Backoff
@@ -28,8 +28,7 @@ class NewJob:
     headers: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueResult:
+class EnqueueResult(NamedTuple):
     """The answer of ``enqueue``.
 
     ``status`` is ``"queued"`` (accepted), ``"duplicate"`` (the id exists, nothing changed)

@@ -56,7 +56,7 @@ class Queue:
         self.function: Handler | None = None
         self.dead_letters = DeadLetters(self)
         self._defaults = JobOptions.default(self.options)
-        self._dead_ttl_ms = to_ms(self.options.dead_ttl)
+        self._default_ttls_ms = self._ttls_ms(self._defaults)
         self._emitter = Emitter("enqueued", "duplicate", "cancelled")
         self._lock = threading.RLock()
         self._storage: Storage | None = None
@@ -132,8 +132,9 @@ class Queue:
         cannot be told (repeating the call is safe then).
         """
         record = self._record(id, payload, options)
-        [answer] = self.storage.enqueue(self.name, [record])
-        return self._answer(answer)
+        answers = self.storage.enqueue(self.name, [record])
+        self._tell(answers)
+        return self._result(answers[0])
 
     def enqueue_many(self, jobs: Iterable[NewJob | tuple[str | None, Any]]) -> list[EnqueueResult]:
         """Accept many jobs, one round trip per 1,000; answers in order.
@@ -142,10 +143,12 @@ class Queue:
         first job is written. Atomic per chunk: after an error, repeating the whole call is safe.
         """
         records = [self._record(*_unpack(job)) for job in jobs]
-        answers: list[EnqueueResult] = []
+        results: list[EnqueueResult] = []
         for chunk in _chunks(records, MAX_BATCH):
-            answers += [self._answer(answer) for answer in self.storage.enqueue(self.name, chunk)]
-        return answers
+            answers = self.storage.enqueue(self.name, chunk)
+            self._tell(answers)
+            results += map(self._result, answers)
+        return results
 
     def call(
         self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]
@@ -163,7 +166,7 @@ class Queue:
         except (StorageUnavailableError, OutcomeUnknownError) as error:
             # It was tried until the deadline, or for as long as anything is tried.
             raise self._timed_out(record.id, timeout) from error
-        self._answer(answer)
+        self._tell([answer])
         if answer.status == "completed":
             return self._load_result(record.id, answer.result)
         if answer.state is State.COMPLETED and answer.status == "duplicate":
@@ -317,7 +320,10 @@ class Queue:
     def _record(self, id: str | None, payload: Any, given: Mapping[str, Any]) -> NewRecord:
         """Check everything and build what the storage takes; nothing is written yet."""
         id = uuid.uuid4().hex if id is None else check_text("id", id, MAX_ID_BYTES)
-        options = JobOptions.of(self.options, given) if given else self._defaults
+        options, ttls_ms = self._defaults, self._default_ttls_ms
+        if given:
+            options = JobOptions.of(self.options, given)
+            ttls_ms = self._ttls_ms(options)
         try:
             data = self.options.payload_serde.dumps(payload)
         except Exception as error:
@@ -328,23 +334,28 @@ class Queue:
             )
         return NewRecord(
             id,
-            secrets.token_bytes(8),
+            os.urandom(8),
             message.encode(data, options.headers, options.time_limit, options.backoff),
             options.max_attempts,
-            to_ms(options.result_ttl),
-            to_ms(options.dedup_ttl),
-            self._dead_ttl_ms,
+            *ttls_ms,
             options.priority,
-            to_ms(options.delay),
+            to_ms(options.delay) if options.delay else 0,
             None if options.at is None else round(options.at * 1000),
         )
 
-    def _answer(self, answer: Enqueued) -> EnqueueResult:
-        name = "enqueued" if answer.status == "queued" else "duplicate"
-        if self._emitter.has(name):
-            self._emitter.emit(Event(name, self.name, answer.id))
+    def _ttls_ms(self, options: JobOptions) -> tuple[int, int, int]:
+        return to_ms(options.result_ttl), to_ms(options.dedup_ttl), to_ms(self.options.dead_ttl)
+
+    def _result(self, answer: Enqueued) -> EnqueueResult:
         result = self._load_result(answer.id, answer.result) if answer.status == "completed" else None
         return EnqueueResult(answer.id, answer.status, answer.state.value, result)
+
+    def _tell(self, answers: Sequence[Enqueued]) -> None:
+        emitter = self._emitter
+        if emitter.has("enqueued") or emitter.has("duplicate"):
+            for answer in answers:
+                name = "enqueued" if answer.status == "queued" else "duplicate"
+                emitter.emit(Event(name, self.name, answer.id))
 
     def _join(self, id: str, timeout: float, deadline: float, nonce: bytes = b"", waiter: str | None = None) -> Any:
         """Wait for the end of a job; a storage that fails meanwhile is asked again until the deadline."""
@@ -382,6 +393,8 @@ class Queue:
 
 
 def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any]]:
+    if type(job) is tuple and len(job) == 2:
+        return *job, {}
     if isinstance(job, NewJob):
         options = {name: getattr(job, name) for name in NewJob.__slots__ if name not in ("id", "payload")}
         return job.id, job.payload, {name: value for name, value in options.items() if value is not None}

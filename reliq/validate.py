@@ -22,6 +22,9 @@ _MAX_SECONDS = 100 * 365.25 * 86400
 
 def check_text(field: str, value: Any, max_bytes: int) -> str:
     """A str of 1 to ``max_bytes`` bytes of UTF-8 without control characters or lone surrogates."""
+    # Nearly every id takes this way: printable ASCII holds neither control characters nor surrogates.
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= max_bytes:
+        return value
     if not isinstance(value, str):
         raise InvalidJobError(f"{field} must be a str of 1-{max_bytes} bytes, got {type(value).__name__}")
     try:
