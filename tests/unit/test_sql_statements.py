@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 
 import pytest
@@ -13,11 +15,11 @@ from reliq.storage.sql import statements
 
 
 @pytest.fixture
-def connection() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(statements.SCHEMA)
-    statements.install(connection)
-    return connection
+def connection() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(statements.SCHEMA)
+        statements.install(connection)
+        yield connection
 
 
 @pytest.mark.parametrize("name", statements.TRANSITIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import weakref
 
 from ...errors import StorageError
 from .connection import PREPARED, Database
@@ -31,6 +32,8 @@ class _MemoryDatabase(Database):
         )
         connection.executescript("PRAGMA temp_store = MEMORY;" + SCHEMA)
         install(connection)
+        # A store that nobody closed is nobody's any more: no warning, there is nothing to lose beside it.
+        weakref.finalize(self, connection.close).atexit = False
         return connection
 
     def _check_process(self) -> None:
