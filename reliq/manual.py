@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import secrets
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from . import message
-from .errors import InvalidJobError, LeaseLostError
+from .errors import InvalidJobError, LeaseLostError, StorageCorruptError
 from .failure import encode_error, encode_parts
 from .identity import default_worker_label
 from .storage.base import MAX_BATCH, Claimed, Held, Outcome, Settled, Verb, Worker
@@ -17,6 +19,8 @@ from .validate import MAX_WORKER_ID_BYTES, check_int, check_seconds, check_text,
 
 if TYPE_CHECKING:
     from .queue import Queue
+
+log = logging.getLogger("reliq")
 
 
 class ClaimedJob:
@@ -91,6 +95,9 @@ class ManualWorker:
 
     def __init__(self, queue: Queue, label: str | None) -> None:
         self.queue = queue
+        self._storage = queue.storage  # asked once: a closed queue must not be opened again by a waiting claim
+        self._pid = os.getpid()
+        self._held: dict[tuple[str, bytes, int], Claimed] = {}
         label = default_worker_label() if label is None else check_text("worker_id", label, MAX_WORKER_ID_BYTES)
         self.worker = Worker(label, secrets.token_hex(4), 1, to_ms(queue.options.visibility_timeout))
         self._serials = itertools.count(1)
@@ -102,7 +109,7 @@ class ManualWorker:
         jobs = self._claim(limit, lease)
         if jobs or timeout == 0:
             return jobs
-        storage = self.queue.storage
+        storage = self._storage
         bell = storage.doorbell([self.queue.name], "work")
         try:
             # Look once more after the bell exists: what rang before it is found by this look.
@@ -113,29 +120,50 @@ class ManualWorker:
             bell.close()
 
     def settle(self, outcome: Outcome) -> Settled:
-        [settled] = self.queue.storage.settle(self.queue.name, self.worker, [outcome])
+        [settled] = self._storage.settle(self.queue.name, self.worker, [outcome])
+        self._held.pop((outcome.id, outcome.nonce, outcome.token), None)
         return settled
 
     def extend(self, held: Held, lease: float | None) -> bool:
         # below=0: this worker asks for no orphans; a lease it forgot runs out.
         lease_ms = self._lease_ms(lease)
-        answer = self.queue.storage.extend(
+        answer = self._storage.extend(
             self.queue.name, self._worker(lease_ms), [held], below=0, in_flight=[], lease_ms=lease_ms
         )
         if answer.lost:
             raise LeaseLostError(f"job {held.id!r} is no longer held by {self.worker.label!r}")
         return not answer.cancelled
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is the copy of a forked child: the jobs are the parent's."""
+        return self._pid != os.getpid()
+
     def close(self) -> None:
-        self.queue.storage.leave(self.queue.name, self.worker.key)
+        """Give back what is still held, uncounted and to the front, and leave."""
+        if self.is_inherited:
+            return
+        releases = [Outcome(job.id, job.nonce, job.token, Verb.RELEASE) for job in self._held.values()]
+        self._held.clear()
+        if releases:
+            self._storage.settle(self.queue.name, self.worker, releases)
+        self._storage.leave(self.queue.name, self.worker.key)
 
     def _claim(self, limit: int, lease: float | None) -> list[ClaimedJob]:
         lease_ms = self._lease_ms(lease)
-        queue = self.queue
+        name = self.queue.name
         with self._lock:
             serial = next(self._serials)
-        answer = queue.storage.claim(queue.name, self._worker(lease_ms), limit, serial=serial, lease_ms=lease_ms)
-        return [ClaimedJob(self, claimed, message.decode(claimed.message)) for claimed in answer.jobs]
+        answer = self._storage.claim(name, self._worker(lease_ms), limit, serial=serial, lease_ms=lease_ms)
+        jobs = []
+        for claimed in answer.jobs:
+            self._held[claimed.id, claimed.nonce, claimed.token] = claimed
+            try:
+                jobs.append(ClaimedJob(self, claimed, message.decode(claimed.message)))
+            except StorageCorruptError as error:  # its neighbours are in order
+                log.error("job %r of queue %r cannot be read: %s", claimed.id, name, error)
+                self.settle(Outcome(claimed.id, claimed.nonce, claimed.token, Verb.FAIL, error=encode_error(error)))
+        return jobs
 
     def _lease_ms(self, lease: float | None) -> int:
         return to_ms(self.queue.options.visibility_timeout if lease is None else check_seconds("lease", lease))

@@ -28,10 +28,11 @@ from .errors import (
 from .failure import to_exception
 from .hooks import Emitter, Listener
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
-from .lifecycle import FINISHED, State
+from .lifecycle import LIVE, State
 from .listing import list_jobs, to_status
 from .manual import ClaimedJob, ManualWorker
 from .options import JobArguments, JobOptions, QueueArguments, QueueOptions
+from .serde import as_bytes
 from .storage import registry
 from .storage.base import MAX_BATCH, Enqueued, NewRecord, Snapshot, Storage
 from .validate import MAX_ID_BYTES, check_queue_name, check_seconds, check_text, to_ms
@@ -164,15 +165,16 @@ class Queue:
         try:
             [answer] = self.storage.enqueue(self.name, [record], waiter, to_ms(timeout))
         except (StorageUnavailableError, OutcomeUnknownError) as error:
-            # It was tried until the deadline, or for as long as anything is tried.
-            raise self._timed_out(record.id, timeout) from error
+            if time.monotonic() < deadline:
+                raise  # it was tried for as long as anything is tried
+            raise CallTimeoutError(record.id, f"could not be enqueued within {timeout:g} s: {error}") from error
         self._tell([answer])
         if answer.status == "completed":
             return self._load_result(record.id, answer.result)
         if answer.state is State.COMPLETED and answer.status == "duplicate":
             raise ResultExpiredError(record.id, "it completed, but its result is past its TTL")
         # A repeated enqueue may find its own job finished: then nobody replies, look at the state.
-        registered = None if answer.state in FINISHED else waiter
+        registered = waiter if answer.state in LIVE else None
         return self._join(record.id, timeout, deadline, answer.nonce, registered)
 
     def wait(self, id: str, timeout: float = 30.0) -> Any:
@@ -286,7 +288,7 @@ class Queue:
         visibility_timeout), or be kept by ``extend``. ``worker_id`` labels the first claim's worker.
         """
         with self._lock:
-            if self._manual is None:
+            if self._manual is None or self._manual.is_inherited:
                 self._manual = ManualWorker(self, worker_id)
             manual = self._manual
         return manual.claim(limit, timeout, lease)
@@ -303,7 +305,7 @@ class Queue:
     def dump_result(self, value: Any) -> bytes:
         """The bytes of a handler's result; raises SerdeError naming the queue."""
         try:
-            data = self.options.result_serde.dumps(value)
+            data = as_bytes(self.options.result_serde.dumps(value))
         except Exception as error:
             raise SerdeError(f"queue {self.name!r}: the result {error}") from error
         limit = self.options.max_payload_bytes
@@ -325,7 +327,7 @@ class Queue:
             options = JobOptions.of(self.options, given)
             ttls_ms = self._ttls_ms(options)
         try:
-            data = self.options.payload_serde.dumps(payload)
+            data = as_bytes(self.options.payload_serde.dumps(payload))
         except Exception as error:
             raise SerdeError(f"queue {self.name!r}: the payload of {id!r} {error}") from error
         if len(data) > self.options.max_payload_bytes:

@@ -19,9 +19,11 @@ _shared: dict[str, tuple[Storage, int]] = {}
 
 def check_url(url: str) -> None:
     """Raise InvalidJobError for a URL of an unknown scheme, without connecting anywhere."""
-    scheme = url.partition("://")[0]
-    if not any(known.startswith(f"{scheme}://") for known in SCHEMES):
-        raise InvalidJobError(f"storage URL must begin with one of {', '.join(SCHEMES)}, got scheme {scheme!r:.40}")
+    scheme, divider, _ = url.partition("://")
+    if not divider or not any(known.startswith(f"{scheme}://") for known in SCHEMES):
+        # Only what looks like a scheme is shown: anything else may hold a password.
+        got = f"scheme {scheme!r}" if divider and scheme.isalnum() else "something else"
+        raise InvalidJobError(f"storage URL must begin with one of {', '.join(SCHEMES)}, got {got}")
 
 
 def acquire(url: str) -> Storage:

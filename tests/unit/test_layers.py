@@ -39,8 +39,8 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("errors", "storage.base", "storage.sql", "storage.redis"),
         "it makes storages by URL, and is the only one that knows them all",
     ),
-    "storage.sql": ((*_VALUES, "service", "storage.base"), _STORAGE),
-    "storage.redis": ((*_VALUES, "service", "storage.base"), _STORAGE),
+    "storage.sql": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
+    "storage.redis": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
 }
 
 #: What the parts above the storages must never name: (importers, forbidden, why).

@@ -39,11 +39,18 @@ local function take(prio)
   while not is_full and looked < MAX_LOOKS do
     local asked = math.min(limit - #ids, MAX_LOOKS - looked)
     local entries = redis.call('LPOP', key, asked) or {}
-    local names, positions = {}, {}
-    for i, entry in ipairs(entries) do positions[i], names[i] = string.match(entry, '^([^:]*):(.*)$') end
+    -- The marks of an unfinished sweep are passed over, so names and entries need not stand at the same place.
+    local names, positions, places = {}, {}, {}
+    for place, entry in ipairs(entries) do
+      local position, id = string.match(entry, '^(%-?%d+):(.*)$')
+      if id then
+        local n = #names + 1
+        names[n], positions[n], places[n] = id, position, place
+      end
+    end
+    looked = looked + #entries
     local found = #names > 0 and redis.call('HMGET', tag .. ':jobs', unpack(names)) or {}
     for i, id in ipairs(names) do
-      looked = looked + 1
       local raw = found[i]
       if raw and #raw < PLAIN then
         bury(id, prio)
@@ -57,7 +64,7 @@ local function take(prio)
           if fits then ids[#ids + 1], raws[#raws + 1], bytes = id, raw, bytes + size end
           if is_solo or not fits then
             -- This claim ends here: the entries behind keep their places.
-            for last = #entries, fits and i + 1 or i, -1 do redis.call('LPUSH', key, entries[last]) end
+            for last = #entries, fits and places[i] + 1 or places[i], -1 do redis.call('LPUSH', key, entries[last]) end
             is_full = true
             return false
           end
@@ -99,7 +106,7 @@ if #ids > 0 then
   count('Q', -#ids)
   count('P', #ids)
 end
-if queued + (counts.Q or 0) > 0 then
+if queued + (counts.Q or 0) > 0 and prios > 0 then
   answers[1] = '1'
   must_ring = true
 end

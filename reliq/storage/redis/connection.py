@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
 from hiredis import pack_command
@@ -28,7 +28,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from ...errors import InvalidJobError
+from ...errors import InvalidJobError, StorageError
 
 #: Seconds a command may take, and a connection to be made.
 COMMAND_TIMEOUT = 5.0
@@ -79,6 +79,7 @@ class Link(Protocol):
 
 def connect(url: str, **options: Any) -> Link:
     """A link for ``url``. Nothing connects yet, except for a cluster at its first command."""
+    check_url(url)
     scheme, _, rest = url.partition("://")
     scheme = {"valkey": "redis", "valkeys": "rediss"}.get(scheme, scheme)
     if scheme == "redis+cluster":
@@ -106,6 +107,25 @@ def connect(url: str, **options: Any) -> Link:
     plain = f"{scheme}://{rest}"
     defaults = _unix_defaults if scheme == "unix" else _defaults
     return DirectLink(lambda timeout: ConnectionPool.from_url(plain, **{**defaults(timeout), **options}))
+
+
+def check_url(url: str) -> SplitResult:
+    """The parts of ``url``; raises InvalidJobError, without any text of it that may be a password."""
+    try:
+        parts = urlsplit(url)
+        if "," not in parts.netloc:
+            parts.port  # noqa: B018 (raises for what is none)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.path + parts.query or parts.fragment:
+        raise InvalidJobError(
+            "storage URL cannot be read: in scheme://user:password@host:port/db every / ? # @ : of user and password"
+            " must be percent-encoded, and port be a number up to 65535"
+        )
+    unknown = [name for name in parse_qs(parts.query) if name not in _QUERY and not name.startswith("ssl_")]
+    if unknown:
+        raise InvalidJobError(f"storage URL has no option {unknown[0]!r:.40}; there are: {', '.join(_QUERY)}, ssl_*")
+    return parts
 
 
 def from_client(client: Any) -> Link:
@@ -276,6 +296,8 @@ class _Stack:
             # The stack before the pid, which says that it is this process's.
             self._idle = deque()
             self._pid = os.getpid()
+        if self._is_closed:
+            raise StorageError("the storage was closed; make a new one")
         try:
             connection, used_at = self._idle.pop()
         except IndexError:
@@ -327,6 +349,8 @@ def _set_timeout(connection: Any, timeout: float) -> None:
         connection._sock.settimeout(timeout)
 
 
+#: What a URL's query may say; how often and how long things are sent is decided here.
+_QUERY = ("db", "username", "password", "client_name")
 _KEPT = (
     "username", "password", "credential_provider", "ssl", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile",
     "ssl_cert_reqs", "ssl_check_hostname",
@@ -385,6 +409,8 @@ def _hosts(url: str, default_port: int) -> tuple[list[tuple[str, int]], dict[str
     if parts.scheme == "redis+sentinel" and path:
         kwargs["service"] = path[0]
         if len(path) > 1:
+            if not path[1].isdigit():
+                raise InvalidJobError(f"storage URL: db must be a number, got {path[1]!r:.40}")
             kwargs["db"] = int(path[1])
     for name, values in parse_qs(parts.query).items():
         kwargs[name] = {"true": True, "false": False}.get(values[0].lower(), values[0])

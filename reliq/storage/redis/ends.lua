@@ -87,6 +87,20 @@ local function tidy(limit)
   end
 end
 
+-- Carry out some records that a purge made absent, and let their waiters know; whether some are left.
+local function clear_purged(limit)
+  local cursor = redis.call('HGET', tag .. ':meta', 'purging')
+  if not cursor then return false end
+  local page = redis.call('HSCAN', tag .. ':jobs', cursor, 'COUNT', limit)
+  for i = 1, #page[2], 2 do
+    local r = decode(page[2][i + 1])
+    if r and r[STATE] ~= 'P' and r[EPOCH] ~= epoch then drop(page[2][i], r, 'p') end
+  end
+  if page[1] == '0' then redis.call('HDEL', tag .. ':meta', 'purging')
+  else redis.call('HSET', tag .. ':meta', 'purging', page[1]) end
+  return page[1] ~= '0'
+end
+
 -- Up to `limit` finished records past their result or record deadline; how many were due. What
 -- became of whom is added to `changes`.
 local function expire(limit, changes)
@@ -131,5 +145,5 @@ local function announce(id, r, result)
 end
 
 return {
-  announce = announce, drop = drop, expire = expire, fail = fail, remember = remember, tidy = tidy, tombstone = tombstone,
+  announce = announce, clear_purged = clear_purged, drop = drop, expire = expire, fail = fail, remember = remember, tidy = tidy, tombstone = tombstone,
 }

@@ -13,6 +13,7 @@ local EVERY <const> = 8
 local jobs = (#ARGV - 3) / 3
 if jobs >= EVERY or math.floor(back / EVERY) ~= math.floor((back + jobs) / EVERY) then
   ends().tidy(2 * (jobs + EVERY))
+  ends().clear_purged(2 * (jobs + EVERY))
   ends().expire(2 * (jobs + EVERY), {})
 end
 
@@ -72,6 +73,11 @@ local function is_gone(i, nonce) return gone[i] and ends().tombstone(gone[i], no
 for i, id in ipairs(ids) do
   local fixed, answer = ARGV[3 * i + 2], nil
   local r = raws[i] and decode(raws[i])
+  if raws[i] and not r then
+    -- A record that cannot be read gives way; it leaves the counter that it names.
+    local letter = string.sub(raws[i], 1, 1)
+    if may('WSQPRCD', letter) and letter ~= '' then count(letter, -1) end
+  end
   if accepted[id] then
     local nonce = string.sub(ARGV[3 * accepted[id] + 2], 4, 11)
     local state = string.sub(answers[accepted[id]], 2)
@@ -81,17 +87,23 @@ for i, id in ipairs(ids) do
   else
     local nonce = string.sub(fixed, 4, 11)
     if r and r[NONCE] == nonce then answer = 'q' .. r[STATE] .. nonce
-    elseif is_gone(i, nonce) then answer = 'qQ'
+    elseif is_gone(i, nonce) then
+      -- The first answer again; a caller that waits is told to look how it ended.
+      answer = (waiter ~= '' and 'qA' or 'qQ') .. nonce
     elseif not r or replaceable(id, r) then answer = accept(i, id, fixed)
     elseif r[STATE] == 'C' and now < r[UNTIL] then
       answer = 'cC' .. r[NONCE] .. (redis.call('HGET', tag .. ':results', id) or '')
     else answer = 'd' .. r[STATE] .. r[NONCE] end
   end
   answers[i] = answer
-  if waiter ~= '' and not may('CD', string.sub(answer, 2, 2)) then
+  if waiter ~= '' and not may('ACD', string.sub(answer, 2, 2)) then
     local entry = redis.call('HGET', tag .. ':waiters', id)
-    local waiters = entry and cmsgpack.unpack(entry) or {}
-    waiters[#waiters + 1], waiters[#waiters + 2] = waiter, now + wait_ms
+    local waiters = {waiter, now + wait_ms}
+    local others = entry and cmsgpack.unpack(entry) or {}
+    for n = 1, #others, 2 do
+      -- Those whose time is long over did not say that they left.
+      if others[n + 1] + 60000 > now then waiters[#waiters + 1], waiters[#waiters + 2] = others[n], others[n + 1] end
+    end
     redis.call('HSET', tag .. ':waiters', id, cmsgpack.pack(waiters))
     if r and not accepted[id] and has(r[FLAGS], WAITED) == 0 then
       r[FLAGS] = bor(r[FLAGS], WAITED)

@@ -7,9 +7,7 @@
 -- ARGV[3] limit
 -- Returns how many leases were recovered
 local worker, limit = ARGV[2], tonumber(ARGV[3])
-local processing = tag .. ':processing:' .. worker
-local ids = redis.call('ZRANGE', processing, 0, limit - 1)
-recovery().recover(worker, ids)
-if redis.call('EXISTS', processing) == 0 then registry().unregister(worker) end
+local _, recovered = recovery().recover_all(worker, limit)
+if redis.call('EXISTS', tag .. ':processing:' .. worker) == 0 then registry().unregister(worker) end
 finish()
-return #ids
+return recovered

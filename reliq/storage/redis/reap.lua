@@ -25,11 +25,11 @@ if #ids > 0 then
   has_more = #ids == limit
 end
 
-local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'purging', 'unfinished')
+local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'unfinished')
 local last = tonumber(state[1] or 0)
 -- A clock that steps back must not stop the upkeep.
-if now - last >= interval / 2 or now < last or state[3] then
-  local is_late = now - last > 2 * interval and not state[3]
+if now - last >= interval / 2 or now < last or state[2] then
+  local is_late = now - last > 2 * interval and not state[2]
   local unfinished = ends().expire(limit, changes) == limit
   ends().tidy(2 * limit)
   local workers = redis.call('ZRANGE', tag .. ':workers', 0, -1, 'WITHSCORES')
@@ -45,8 +45,7 @@ if now - last >= interval / 2 or now < last or state[3] then
       local leases = redis.call('ZRANGEBYSCORE', processing, '(' .. last, now, 'LIMIT', 0, limit)
       for n = 1, #leases do redis.call('ZADD', processing, now + ttl, leases[n]) end
     elseif deadline <= now then
-      local leases = redis.call('ZRANGE', processing, 0, limit - 1)
-      for _, change in ipairs(recovery().recover(worker, leases)) do changes[#changes + 1] = change end
+      for _, change in ipairs(recovery().recover_all(worker, limit)) do changes[#changes + 1] = change end
       if redis.call('EXISTS', processing) == 0 then registry().unregister(worker) else unfinished = true end
     else
       local leases = redis.call('ZRANGEBYSCORE', processing, '-inf', now, 'LIMIT', 0, limit)
@@ -58,23 +57,11 @@ if now - last >= interval / 2 or now < last or state[3] then
       break
     end
   end
-  if state[2] then
-    -- A purge made these absent; here they go, and their waiters learn of it.
-    local page = redis.call('HSCAN', tag .. ':jobs', state[2], 'COUNT', limit)
-    for i = 1, #page[2], 2 do
-      local r = decode(page[2][i + 1])
-      if r and r[STATE] ~= 'P' and r[EPOCH] ~= epoch then ends().drop(page[2][i], r, 'p') end
-    end
-    if page[1] == '0' then redis.call('HDEL', tag .. ':meta', 'purging')
-    else
-      redis.call('HSET', tag .. ':meta', 'purging', page[1])
-      unfinished = true
-    end
-  end
+  unfinished = ends().clear_purged(limit) or unfinished
   sweep().sweep(1)
   redis.call('HSET', tag .. ':meta', 'last_reap', string.format('%.0f', now))
   if unfinished then redis.call('HSET', tag .. ':meta', 'unfinished', 1)
-  elseif state[3] then redis.call('HDEL', tag .. ':meta', 'unfinished') end
+  elseif state[2] then redis.call('HDEL', tag .. ':meta', 'unfinished') end
   has_more = has_more or unfinished
 end
 finish()

@@ -45,4 +45,21 @@ local function recover(worker, ids)
   return changes
 end
 
-return {recover = recover}
+-- The same for all that a worker holds, at most `limit` in one step. What was served last goes first, so that
+-- the next step comes to stand before it.
+local function recover_all(worker, limit)
+  local ids = redis.call('ZRANGE', tag .. ':processing:' .. worker, 0, 8 * limit - 1)
+  if #ids > limit then
+    local raws, positions = redis.call('HMGET', tag .. ':jobs', unpack(ids, 1, math.min(#ids, 7000))), {}
+    for i = 1, #raws do
+      local r = decode(raws[i])
+      positions[ids[i]] = r and r[POSITION] or 0
+    end
+    ids = {unpack(ids, 1, #raws)}
+    table.sort(ids, function(a, b) return positions[a] > positions[b] end)
+    ids = {unpack(ids, 1, limit)}
+  end
+  return recover(worker, ids), #ids
+end
+
+return {recover = recover, recover_all = recover_all}

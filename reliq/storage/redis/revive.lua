@@ -1,3 +1,4 @@
+-- include: ends
 -- Dead letters back to the end of the queue: attempts 0, token kept, the same incarnation.
 --
 -- KEYS[1] tag STRING
@@ -7,7 +8,10 @@
 -- Returns the ids that were revived
 local ids = {}
 for i = 3, #ARGV do ids[#ids + 1] = ARGV[i] end
-if #ids == 0 then ids = redis.call('ZRANGE', tag .. ':dead', 0, tonumber(ARGV[2]) - 1) end
+if #ids == 0 then
+  ends().expire(tonumber(ARGV[2]), {})
+  ids = redis.call('ZRANGE', tag .. ':dead', 0, tonumber(ARGV[2]) - 1)
+end
 local revived = {}
 for _, id in ipairs(ids) do
   local r = decode(redis.call('HGET', tag .. ':jobs', id))

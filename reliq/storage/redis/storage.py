@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from ...errors import InvalidJobError, StorageError
 from ...lifecycle import FINISHED, STORED, State
+from ...validate import check_int, check_seconds
 from ..base import (
     MAX_BATCH,
     MAX_CLAIM_BYTES,
@@ -33,7 +33,7 @@ from ..base import (
     WorkerInfo,
 )
 from .client import Client
-from .connection import BLOCK_MARGIN, BLOCK_SECONDS, connect, from_client
+from .connection import BLOCK_MARGIN, BLOCK_SECONDS, check_url, connect, from_client
 from .doorbell import ClusterDoorbell, ListDoorbell
 from .keys import check_prefix, queue_tag, registry_key
 from .scripts import CAUSES, LETTERS, STATES
@@ -84,8 +84,12 @@ class RedisStorage(Storage):
     ) -> None:
         if (url is None) == (client is None):
             raise InvalidJobError("RedisStorage takes a url or a client, and exactly one of them")
-        if not 0 < repeat_for <= 30:
-            raise InvalidJobError(f"repeat_for must be more than 0 and at most 30 seconds, got {repeat_for!r}")
+        if check_seconds("repeat_for", repeat_for) > 30:
+            raise InvalidJobError(f"repeat_for must be at most 30 seconds, got {repeat_for!r}")
+        check_seconds("confirm_timeout", confirm_timeout)
+        check_int("confirm_replicas", confirm_replicas, 0, 100)
+        if url is not None and not isinstance(url, str):
+            raise InvalidJobError(f"url must be a str, got {type(url).__name__}")
         self.url = _without_password(url) if url is not None else "redis (an existing client)"
         self._prefix = check_prefix(prefix)
         link = connect(url) if url is not None else from_client(client)
@@ -202,36 +206,35 @@ class RedisStorage(Storage):
         self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float
     ) -> Snapshot | None:
         deadline = time.monotonic() + timeout
-        if waiter is None:
-            waiter = secrets.token_hex(8)
-            wait_ms, within = round(timeout * 1000) + 1, max(timeout, _LAST_LOOK)
-            if self._run("wait", queue, "join", id, waiter, wait_ms, is_repeatable=True, within=within) == b"0":
-                return self._look(queue, id, nonce)
+        is_registered = waiter is not None
+        waiter = waiter or secrets.token_hex(8)
         trouble: StorageError | None = None
+        snapshot: Snapshot | None
         while (left := deadline - time.monotonic()) > 0:
             try:
-                reply = self._await_reply(queue, waiter, left)
+                if is_registered:
+                    reply = self._await_reply(queue, waiter, left)
+                    # Without a reply in all this time, and without a connection, the state tells.
+                    snapshot = (
+                        self._look(queue, id, nonce, left) if reply is None else self._heard(queue, id, nonce, reply)
+                    )
+                    is_registered = reply is None
+                else:
+                    is_registered = self._join(queue, id, nonce, waiter, left)
+                    snapshot = None if is_registered else self._look(queue, id, nonce, left)
             except StorageError as error:
-                # The reply may be lost with its connection: the state tells.
                 trouble = error
                 time.sleep(min(max(0.0, deadline - time.monotonic()), 0.05))
-                reply = None
-            if reply is not None:
-                return self._from_reply(queue, id, nonce, reply)
-            if (left := deadline - time.monotonic()) > 0:
-                try:
-                    snapshot = self._look(queue, id, nonce, within=left)
-                except StorageError as error:
-                    trouble = error
-                    continue
-                if _has_ended(snapshot):
-                    return snapshot
+                continue
+            # A dead letter that was retried since it replied has not ended: join it again.
+            if snapshot is not None and _has_ended(snapshot):
+                return snapshot
         try:
-            self._run("wait", queue, "leave", id, waiter, 0, is_repeatable=True, within=_LEAVE)
-            snapshot = self._look(queue, id, nonce, within=_LAST_LOOK)
+            self._run("wait", queue, "leave", id, waiter, 0, b"", is_repeatable=True, within=_LEAVE)
+            last = self._look(queue, id, nonce, _LAST_LOOK)
         except StorageError as error:
             raise error from trouble
-        return snapshot if _has_ended(snapshot) else None
+        return last if _has_ended(last) else None
 
     def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
         answer: bytes = self._run("update_ttl", queue, id, ttl_ms, is_repeatable=True)
@@ -350,13 +353,18 @@ class RedisStorage(Storage):
         finally:
             self._client.leave_place()
 
-    def _from_reply(self, queue: str, id: str, nonce: bytes, reply: bytes) -> Snapshot:
+    def _join(self, queue: str, id: str, nonce: bytes, waiter: str, left: float) -> bool:
+        wait_ms = round(left * 1000) + 1
+        answer = self._run("wait", queue, "join", id, waiter, wait_ms, nonce, is_repeatable=True, within=left)
+        return bool(answer == b"1")
+
+    def _heard(self, queue: str, id: str, nonce: bytes, reply: bytes) -> Snapshot:
         kind, incarnation, rest = reply[:1], reply[1:9], reply[9:]
+        if kind == b"R" or (nonce and nonce != incarnation):
+            return self._look(queue, id, nonce or incarnation)
         if kind == b"C":
             return Snapshot(id, State.COMPLETED, nonce=incarnation, result=rest)
-        if kind == b"G":
-            return Snapshot(id, State.ABSENT, CAUSES[rest], nonce=incarnation)
-        return self._look(queue, id, nonce or incarnation)
+        return Snapshot(id, State.ABSENT, CAUSES[rest], nonce=incarnation)
 
     def _look(self, queue: str, id: str, nonce: bytes, within: float | None = None) -> Snapshot:
         return _snapshot(id, *self._run("read", queue, 1, nonce, id, is_repeatable=True, within=within))
@@ -447,7 +455,7 @@ def _groups(items: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    parts = check_url(url)
     _, at, hosts = parts.netloc.rpartition("@")
     query = "" if "password" in parts.query else parts.query
-    return urlunsplit((parts.scheme, ("***@" if at else "") + hosts, parts.path, query, ""))
+    return f"{parts.scheme}://{'***@' if at else ''}{hosts}{parts.path}{'?' if query else ''}{query}"

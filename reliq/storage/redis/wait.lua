@@ -6,8 +6,9 @@
 -- ARGV[3] id
 -- ARGV[4] waiter   reply token
 -- ARGV[5] wait_ms  how long a joining caller waits
+-- ARGV[6] nonce    of the incarnation to join, or ''
 -- Returns "1" when the caller waits now, "0" when it need not: the job ended, is gone, or it left
-local mode, id, waiter = ARGV[2], ARGV[3], ARGV[4]
+local mode, id, waiter, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[6]
 local entry = redis.call('HGET', tag .. ':waiters', id)
 local kept = {}
 for i, value in ipairs(entry and cmsgpack.unpack(entry) or {}) do kept[i] = value end
@@ -20,7 +21,7 @@ end
 local answer = '0'
 if mode == 'join' then
   local r = decode(redis.call('HGET', tag .. ':jobs', id))
-  if r and is_live(r) and not may('CD', r[STATE]) then
+  if r and is_live(r) and not may('CD', r[STATE]) and (nonce == '' or nonce == r[NONCE]) then
     -- The deadline only tells when nobody can be waiting any more, should the caller not say that it left.
     kept[#kept + 1], kept[#kept + 2] = waiter, now + tonumber(ARGV[5])
     answer = '1'
