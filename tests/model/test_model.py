@@ -27,7 +27,7 @@ QUICK = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-THOROUGH = settings(QUICK, max_examples=100, stateful_step_count=80, derandomize=False)
+THOROUGH = settings(QUICK, max_examples=80, stateful_step_count=80, derandomize=False)
 PROFILES = [pytest.param(QUICK, id="quick"), pytest.param(THOROUGH, id="thorough", marks=pytest.mark.slow)]
 
 
