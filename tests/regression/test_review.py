@@ -11,6 +11,7 @@ import pytest
 from reliq import InvalidJobError, Queue, RedisStorage, StorageError
 from reliq.lifecycle import State
 from reliq.storage.base import NewRecord, Outcome, Storage, Verb, Worker
+from reliq.storage.sql.storage import SqlStorage
 
 ALICE = Worker("alice", "01", 1, 15_000)
 
@@ -65,23 +66,27 @@ def test_a_dead_letter_retried_before_its_waiter_looked_is_waited_for(redis_stor
     assert redis_storage.read("q", ["a"])[0].state is State.QUEUED
 
 
-def test_a_purge_is_carried_out_without_any_reaper(redis_storage: RedisStorage) -> None:
+def test_a_purge_is_carried_out_without_any_reaper(storage: Storage) -> None:
     for turn in range(20):
-        redis_storage.enqueue("q", [new(f"{turn}-{n}") for n in range(200)])
-        redis_storage.purge("q")
-    records, _ = redis_storage._client.link.execute("HLEN", f"{redis_storage._tag('q')}:jobs")
+        storage.enqueue("q", [new(f"{turn}-{n}") for n in range(200)])
+        storage.purge("q")
+    if isinstance(storage, RedisStorage):
+        records, _ = storage._client.link.execute("HLEN", f"{storage._tag('q')}:jobs")
+    else:
+        assert isinstance(storage, SqlStorage)
+        [(records,)] = storage._database.ask("SELECT count(*) FROM job", {})
     assert records < 1_000
 
 
-def test_a_dead_workers_jobs_keep_their_order_over_several_steps(redis_storage: RedisStorage) -> None:
+def test_a_dead_workers_jobs_keep_their_order_over_several_steps(storage: Storage) -> None:
     ids = [f"j{n:04}" for n in range(1_500)]
-    redis_storage.enqueue("q", [new(id) for id in ids])
+    storage.enqueue("q", [new(id) for id in ids])
     for serial in (1, 2):
-        redis_storage.claim("q", ALICE, 1_000, serial=serial, lease_ms=600_000)
-    assert redis_storage.leave("q", ALICE.key) == 1_500
+        storage.claim("q", ALICE, 1_000, serial=serial, lease_ms=600_000)
+    assert storage.leave("q", ALICE.key) == 1_500
     again: list[str] = []
     for serial in range(3, 3 + 1_500):
-        again += [job.id for job in redis_storage.claim("q", ALICE, 1_000, serial=serial, lease_ms=60_000).jobs]
+        again += [job.id for job in storage.claim("q", ALICE, 1_000, serial=serial, lease_ms=60_000).jobs]
     assert again == ids
 
 

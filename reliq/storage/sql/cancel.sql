@@ -22,5 +22,5 @@ CREATE TEMP TRIGGER cancel_do INSTEAD OF INSERT ON cancel BEGIN
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
     INSERT INTO sweep SELECT NEW.now_ms, NEW.qid, 2 * count(*) FROM cancel_out;
     INSERT INTO event (qid, at_s, name, id)
-    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} ORDER BY n;
+    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND event <> 'purged' ORDER BY n;
 END;

@@ -83,5 +83,5 @@ CREATE TEMP TRIGGER enqueue_after_do INSTEAD OF INSERT ON enqueue_after BEGIN
     SELECT NEW.qid, {clock_s}, iif(i.due_ms > NEW.now_ms, 'scheduled', 'queued'), i.id
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE {listened} AND (o.status IS NULL OR o.status = 'new') ORDER BY i.n;
-    INSERT INTO event (qid, at_s, name, id) SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} ORDER BY n;
+    INSERT INTO event (qid, at_s, name, id) SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND event <> 'purged' ORDER BY n;
 END;

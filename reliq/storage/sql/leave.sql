@@ -6,7 +6,7 @@ CREATE TEMP TRIGGER leave_do INSTEAD OF INSERT ON leave BEGIN
     DELETE FROM change;
     INSERT INTO stalled (key)
     SELECT key FROM job WHERE qid = NEW.qid AND holder = NEW.worker AND {may:recover}
-    LIMIT NEW.limit_n;
+    ORDER BY position DESC LIMIT NEW.limit_n;
     INSERT INTO recover SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM stalled);
     UPDATE worker SET deadline_ms = min(deadline_ms, NEW.now_ms) WHERE qid = NEW.qid AND worker = NEW.worker;
     DELETE FROM worker WHERE qid = NEW.qid AND worker = NEW.worker AND NOT EXISTS (

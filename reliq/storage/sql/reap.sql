@@ -69,7 +69,8 @@ CREATE TEMP TRIGGER reap_upkeep_do INSTEAD OF INSERT ON reap_upkeep BEGIN
     INSERT OR IGNORE INTO stalled (key)
     SELECT job.key FROM worker AS w CROSS JOIN job ON job.qid = w.qid AND job.holder = w.worker
     WHERE w.qid = NEW.qid AND w.deadline_ms <= NEW.now_ms AND job.{may:recover}
-    LIMIT NEW.limit_n;
+    -- What was served last goes first, so that the next step comes to stand before it.
+    ORDER BY job.position DESC LIMIT NEW.limit_n;
     UPDATE reap_out SET more = more OR (SELECT count(*) >= NEW.limit_n FROM stalled);
     INSERT INTO recover SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM stalled);
     DELETE FROM worker
@@ -82,26 +83,14 @@ CREATE TEMP TRIGGER reap_upkeep_do INSTEAD OF INSERT ON reap_upkeep BEGIN
         SELECT 1 FROM job
         WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid) AND sweep_ms <= NEW.now_ms
     ) OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms);
-
-    -- What a purge left.
-    INSERT INTO gone (key, cause)
-    SELECT key, 'purged' FROM (
-        SELECT * FROM (
-            SELECT key FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid)
-              AND state = 'queued' LIMIT NEW.limit_n
-        )
-        UNION ALL SELECT * FROM (
-            SELECT key FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid)
-              AND due_ms IS NOT NULL LIMIT NEW.limit_n
-        )
-        UNION ALL SELECT * FROM (
-            SELECT key FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid)
-              AND sweep_ms IS NOT NULL LIMIT NEW.limit_n
-        )
-    ) LIMIT NEW.limit_n;
-    UPDATE reap_out SET more = more OR (SELECT count(*) >= NEW.limit_n FROM gone);
-    INSERT INTO change (event, id) SELECT 'purged', id FROM gone JOIN job USING (key);
-    INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
+    -- What a purge left, by the three indexes in which it can stand.
+    UPDATE reap_out SET more = more OR EXISTS (
+        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND state = 'queued'
+    ) OR EXISTS (
+        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND due_ms IS NOT NULL
+    ) OR EXISTS (
+        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND sweep_ms IS NOT NULL
+    );
 
     DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE at_s < {clock_s} - 60 LIMIT NEW.limit_n);
     UPDATE queue SET reaped_ms = NEW.now_ms, has_upkeep = (SELECT more FROM reap_out) WHERE qid = NEW.qid;

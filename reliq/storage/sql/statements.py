@@ -42,7 +42,8 @@ _MACROS = {
     "overdue": (
         "(EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid)"
         " AND sweep_ms <= NEW.now_ms)"
-        " OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms))"
+        " OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms)"
+        " OR EXISTS (SELECT 1 FROM queue WHERE qid = NEW.qid AND has_upkeep))"
     ),
     "tombstone_ms": str(TOMBSTONE_MS),
     "history": str(HISTORY),
