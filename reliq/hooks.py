@@ -43,5 +43,8 @@ class Emitter:
         for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
             try:
                 listener(event)
-            except Exception:
+            except BaseException as error:
+                # A listener's SystemExit must not end a thread of reliq; in the main thread it is meant.
+                if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                    raise
                 log.exception("a listener of %r raised; the job is not affected", event.name)

@@ -49,7 +49,7 @@ def _value(serde: Serde, data: bytes) -> Any:
     """The value, or the bytes themselves: a status must not fail on what it reports."""
     try:
         return serde.loads(data)
-    except Exception:
+    except BaseException:  # native decoders may raise what is no Exception
         return data
 
 
@@ -82,7 +82,7 @@ def _check_state(value: State | str) -> State:
 def _parse_cursor(cursor: str | None, states: list[State]) -> tuple[int, str | None]:
     if cursor is None:
         return 0, None
-    name, divider, inner = cursor.partition("|")
+    name, divider, inner = cursor.partition("|") if isinstance(cursor, str) else ("", "", "")
     if not divider or name not in states:
         raise InvalidJobError(f"cursor must come from the page before of the same listing, got {cursor!r:.80}")
     return states.index(State(name)), inner or None

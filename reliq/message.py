@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .errors import StorageCorruptError
-from .retry import Backoff
+from .retry import MAX_SECONDS, Backoff
 
 FORMAT = 1
 _PLAIN = bytes((FORMAT, 0, 0))
@@ -58,6 +58,22 @@ def decode(data: bytes) -> Message:
     try:
         options = json.loads(data[3:end])
         backoff = Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF
-        return Message(data[end:], options.get("headers", {}), options.get("time_limit"), backoff)
-    except (ValueError, TypeError, AttributeError) as error:
+        return Message(
+            data[end:], _headers(options.get("headers", {})), _time_limit(options.get("time_limit")), backoff
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageCorruptError(f"the stored message's header cannot be read: {error}") from error
+
+
+def _headers(value: Any) -> dict[str, str]:
+    # Keys of a JSON object are str.
+    if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+        return value
+    raise ValueError("its headers are no map of str to str")
+
+
+def _time_limit(value: Any) -> float | None:
+    # A bool is an int, but never one of seconds.
+    if value is None or (type(value) in (int, float) and 0 < value <= MAX_SECONDS):
+        return value  # type: ignore[no-any-return]
+    raise ValueError("its time_limit is no number of seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from .errors import InvalidJobError
 from .retry import Backoff
@@ -52,6 +52,13 @@ class QueueOptions:
     time_limit: float | None = None
     max_payload_bytes: int = 1 << 20
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        if unknown := given.keys() - _QUEUE_FIELDS:
+            raise InvalidJobError(
+                f"no queue option {sorted(unknown)[0]!r}; there are: {', '.join(sorted(_QUEUE_FIELDS))}"
+            )
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("payload_serde", "result_serde"):
             serde = getattr(self, name)
@@ -65,6 +72,9 @@ class QueueOptions:
         for name in ("dedup_ttl", "time_limit"):
             if getattr(self, name) is not None:
                 check_seconds(name, getattr(self, name))
+
+
+_QUEUE_FIELDS = frozenset(field.name for field in fields(QueueOptions))
 
 
 class JobArguments(TypedDict, total=False):

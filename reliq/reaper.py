@@ -15,7 +15,7 @@ from .job import Event
 from .queue import Queue
 from .service import Service
 from .storage.base import Doorbell, Storage
-from .validate import check_queue_name, check_seconds, to_ms
+from .validate import check_items, check_queue_name, check_seconds, to_ms
 from .worker.outage import Outage, pause_after
 
 log = logging.getLogger("reliq")
@@ -46,13 +46,16 @@ class Reaper:
         self._storage: Storage | None = None
         if isinstance(target, Storage):
             self._storage = target
-            self._names = None if queues is None else tuple(check_queue_name(name) for name in queues)
+            if queues is not None:
+                names = check_items("queues must be a list of names", queues)
+                self._names = tuple(check_queue_name(name) for name in names)
         elif queues is not None:
             raise InvalidJobError("queues names the queues of a Storage; a Queue knows its own name")
         else:
-            self._queues = (target,) if isinstance(target, Queue) else tuple(target)
+            what = "Reaper takes a Queue, a list of queues or a Storage"
+            self._queues = (target,) if isinstance(target, Queue) else check_items(what, target)
             if not self._queues or not all(isinstance(queue, Queue) for queue in self._queues):
-                raise InvalidJobError("Reaper takes a Queue, a list of queues or a Storage")
+                raise InvalidJobError(what)
         self._rounds: list[Round] = []
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:

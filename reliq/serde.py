@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import SerdeError
@@ -67,6 +69,15 @@ class RawSerde:
         return data
 
 
+def as_bytes(data: Any) -> bytes:
+    """What a serde's ``dumps`` returned, as bytes; raises SerdeError for what is no bytes."""
+    if type(data) is bytes:
+        return data
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise SerdeError(f"must be encoded as bytes by its serde, got {type(data).__name__}")
+
+
 def content_id(payload: Any) -> str:
     """An id made of the payload's content: equal payloads (by JSON, keys sorted) give equal ids.
 
@@ -99,10 +110,10 @@ def _refuse_lossy(value: Any, path: str = "", depth: int = 0) -> None:
         return
     if kind is int:
         if not -(2**63) <= value < 2**64:
-            raise SerdeError(f"{path or 'value'}: integer {value} does not fit in 64 bits")
+            raise _misfit(value, path)
     elif kind is float:
         if not math.isfinite(value):
-            raise SerdeError(f"{path or 'value'}: {value} has no JSON form")
+            raise _misfit(value, path)
     elif kind is dict:
         if depth >= _MAX_DEPTH:
             raise SerdeError(f"nested deeper than {_MAX_DEPTH} levels")
@@ -115,3 +126,35 @@ def _refuse_lossy(value: Any, path: str = "", depth: int = 0) -> None:
         for index, item in enumerate(value):
             if type(item) not in _SCALARS:
                 _refuse_lossy(item, f"{path}[{index}]", depth + 1)
+    else:
+        _refuse_lossy_other(value, path, depth)
+
+
+def _refuse_lossy_other(value: Any, path: str, depth: int) -> None:
+    """The same for what encoders take like one of the plain types: subclasses, enums, dataclasses."""
+    if isinstance(value, Enum):
+        _refuse_lossy(value.value, path, depth)
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise _misfit(value, path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _misfit(value, path)
+    elif isinstance(value, dict):
+        _refuse_lossy(dict(value), path, depth)
+    elif isinstance(value, list | tuple):
+        _refuse_lossy(list(value), path, depth)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if depth >= _MAX_DEPTH:
+            raise SerdeError(f"nested deeper than {_MAX_DEPTH} levels")
+        # What is encoded are the attributes, also those that are no fields, and no fields that were never set.
+        held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        for name, item in (held | getattr(value, "__dict__", {})).items():
+            _refuse_lossy(item, f"{path}.{name}", depth + 1)
+
+
+def _misfit(value: float, path: str) -> SerdeError:
+    if isinstance(value, float):
+        return SerdeError(f"{path or 'value'}: {value} has no JSON form")
+    # Its size in place of its digits: an int of thousands of digits cannot be printed.
+    return SerdeError(f"{path or 'value'}: an integer of {value.bit_length()} bits does not fit in 64 bits")

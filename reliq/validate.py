@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from .errors import InvalidJobError
+from .retry import MAX_SECONDS
 
 MAX_ID_BYTES = 512
 MAX_WORKER_ID_BYTES = 128
@@ -16,8 +17,6 @@ MAX_HEADERS_BYTES = 8 * 1024
 MAX_ATTEMPTS = 1_000
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-#: 100 years: beyond it a number of seconds is a mistake (milliseconds, or an epoch).
-_MAX_SECONDS = 100 * 365.25 * 86400
 
 
 def check_text(field: str, value: Any, max_bytes: int) -> str:
@@ -53,10 +52,11 @@ def check_seconds(field: str, value: Any, *, zero: bool = False) -> float:
     limit = f"a finite number of seconds {'>= 0' if zero else '> 0'}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidJobError(f"{field} must be {limit}, got {type(value).__name__}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise InvalidJobError(f"{field} must be {limit}, got {value!r}")
-    if value > _MAX_SECONDS:
-        raise InvalidJobError(f"{field} must be at most 100 years in seconds, got {value!r}")
+    # Compared, not converted: an int may be larger than every float.
+    if not 0 <= value < math.inf or (value == 0 and not zero):
+        raise InvalidJobError(f"{field} must be {limit}, got {_shown(value)}")
+    if value > MAX_SECONDS:
+        raise InvalidJobError(f"{field} must be at most 100 years in seconds, got {_shown(value)}")
     return value
 
 
@@ -65,7 +65,7 @@ def check_int(field: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJobError(f"{field} must be an int from {low} to {high}, got {type(value).__name__}")
     if not low <= value <= high:
-        raise InvalidJobError(f"{field} must be from {low} to {high}, got {value}")
+        raise InvalidJobError(f"{field} must be from {low} to {high}, got {_shown(value)}")
     return value
 
 
@@ -74,11 +74,11 @@ def check_at(value: Any) -> float:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidJobError("at must be an aware datetime or epoch seconds, got a naive datetime")
-        return value.timestamp()
+        value = value.timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidJobError(f"at must be an aware datetime or epoch seconds, got {type(value).__name__}")
-    if not math.isfinite(value) or not 0 <= value < 2**33:
-        raise InvalidJobError(f"at must be epoch seconds between 0 and 2**33, got {value!r}")
+    if not 0 <= value < 2**33:
+        raise InvalidJobError(f"at must be epoch seconds between 0 and 2**33, got {_shown(value)}")
     return float(value)
 
 
@@ -99,6 +99,18 @@ def check_headers(value: Any) -> dict[str, str]:
     if size > MAX_HEADERS_BYTES:
         raise InvalidJobError(f"headers must be at most {MAX_HEADERS_BYTES} bytes, got {size}")
     return dict(value)
+
+
+def check_items(field: str, value: Any) -> tuple[Any, ...]:
+    """The items of an iterable; a str is none, it would come apart into its characters."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidJobError(f"{field}, got {type(value).__name__}")
+    return tuple(value)
+
+
+def _shown(value: float) -> str:
+    """A number for a message; an int of thousands of digits cannot be printed."""
+    return repr(value) if isinstance(value, float) or abs(value) < 2**64 else f"an int of {value.bit_length()} bits"
 
 
 def to_ms(seconds: float) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import message
-from ..errors import InvalidJobError, JobStoppedError, Reject, ReliqError, Retry, SerdeError
-from ..failure import encode_error
+from ..errors import InvalidJobError, JobStoppedError, Reject, ReliqError, Retry
+from ..failure import encode_error, encode_parts
 from ..job import Event, Job, Signal
+from ..retry import Backoff
 from ..storage.base import Claimed, Outcome, Verb
 from ..validate import check_seconds, to_ms
 
@@ -25,6 +26,10 @@ Arm = Callable[[float, message.Message], None]
 
 #: What a pool's signal says that makes a run void instead of failed: the storage decides what becomes of the job.
 _VOID = frozenset({"cancelled", "lost", "stopping"})
+
+
+#: For runs whose own backoff may not be known.
+_BACKOFF = Backoff()
 
 
 class JobTimeout(ReliqError, TimeoutError):
@@ -80,7 +85,7 @@ class Executor:
         try:
             envelope = message.decode(claimed.message)
             payload = self._queue.load_payload(envelope.payload)
-        except Exception as unreadable:
+        except BaseException as unreadable:  # a serde may raise anything
             return self._unreadable(claimed, unreadable)
         deadline = None
         if envelope.time_limit is not None:
@@ -139,10 +144,10 @@ class Executor:
             return self._failed(claimed, envelope, error, delay_ms)
         try:
             data = self._queue.dump_result(result)
-        except SerdeError as unfit:
+        except BaseException as unfit:  # a serde may raise anything
             # Running it again would give the same result, so it is not tried again.
             self._log_attempt(claimed, unfit)
-            return Finished(_fail(claimed, unfit), None, unfit)
+            return Finished(fail(claimed, unfit), None, unfit)
         return Finished(Outcome(claimed.id, claimed.nonce, claimed.token, Verb.COMPLETE, data, ttl_ms=ttl_ms), result)
 
     def _failed(
@@ -150,7 +155,7 @@ class Executor:
     ) -> Finished:
         self._log_attempt(claimed, error)
         if isinstance(error, Reject):
-            return Finished(_fail(claimed, error), None, error)
+            return Finished(fail(claimed, error), None, error)
         if delay_ms is None:
             delay_ms = self._delay_ms(claimed, envelope, error)
         outcome = Outcome(
@@ -166,10 +171,10 @@ class Executor:
                 log.error("job %r of queue %r: %s; its backoff is used", claimed.id, self._queue.name, refused)
         return to_ms(envelope.backoff.delay(claimed.attempts))
 
-    def _unreadable(self, claimed: Claimed, error: Exception) -> Finished:
+    def _unreadable(self, claimed: Claimed, error: BaseException) -> Finished:
         self._log_attempt(claimed, error)
         self._report(Event("error", self._queue.name, claimed.id, error=error, attempts=claimed.attempts))
-        return Finished(_fail(claimed, error), None, error)
+        return Finished(fail(claimed, error), None, error)
 
     def _log_attempt(self, claimed: Claimed, error: BaseException) -> None:
         log.warning(
@@ -183,8 +188,24 @@ def release(claimed: Claimed) -> Outcome:
     return Outcome(claimed.id, claimed.nonce, claimed.token, Verb.RELEASE)
 
 
-def _fail(claimed: Claimed, error: BaseException) -> Outcome:
+def fail(claimed: Claimed, error: BaseException) -> Outcome:
+    """Make a job a dead letter at once."""
     return Outcome(claimed.id, claimed.nonce, claimed.token, Verb.FAIL, error=encode_error(error))
+
+
+def broken_off(claimed: Claimed, error: BaseException | None = None) -> Finished:
+    """The end of a run that did not come to an outcome by itself: an attempt that failed.
+
+    Rests on nothing of the job, whose envelope, hook or error may be what went wrong.
+    """
+    try:
+        data = encode_error(error or ReliqError("the runner ended in the middle of the run"))
+    except BaseException:
+        data = encode_parts(type(error).__qualname__, "its text cannot be shown")
+    delay_ms = to_ms(_BACKOFF.delay(claimed.attempts))
+    return Finished(
+        Outcome(claimed.id, claimed.nonce, claimed.token, Verb.RETRY, error=data, delay_ms=delay_ms), None, error
+    )
 
 
 class _Text:
@@ -198,5 +219,5 @@ class _Text:
     def __str__(self) -> str:
         try:
             return str(self._error)
-        except Exception:
+        except BaseException:
             return "<its text cannot be shown>"

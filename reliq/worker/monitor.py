@@ -57,7 +57,7 @@ class Monitor(Service):
             self._woken.clear()
             try:
                 look_at = self.step()
-            except Exception:
+            except BaseException:  # whatever it is, this thread goes on
                 log.exception("%s: this round failed, the next follows", threading.current_thread().name)
                 look_at = time.monotonic() + 0.1
             self._woken.wait(None if look_at == math.inf else max(0.0, look_at - time.monotonic()))

@@ -22,7 +22,7 @@ from ..queue import Queue
 from ..reaper import Reaper
 from ..service import Service
 from ..storage.base import Storage, Worker
-from ..validate import MAX_WORKER_ID_BYTES, check_int, check_seconds, check_text, to_ms
+from ..validate import MAX_WORKER_ID_BYTES, check_int, check_items, check_seconds, check_text, to_ms
 from .batching import MAX_SIZE, BatchSize
 from .crew import GRACE_S, Crew, until
 from .execution import AfterExecution, Executor
@@ -305,7 +305,7 @@ class WorkerPool:
 
 
 def _check_queues(queues: Queue | Iterable[Queue]) -> tuple[Queue, ...]:
-    found = (queues,) if isinstance(queues, Queue) else tuple(queues)
+    found = (queues,) if isinstance(queues, Queue) else check_items("a pool takes queues", queues)
     if not found:
         raise InvalidJobError("a pool needs at least one queue")
     for queue in found:

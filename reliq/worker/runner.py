@@ -12,6 +12,7 @@ from ..job import Event
 from ..message import Message
 from ..service import Service
 from ..storage.base import Worker
+from .execution import broken_off
 from .ledger import Batch, Entry, Ledger, Phase
 from .outage import Outage, pause_after
 from .settler import Settler
@@ -113,7 +114,11 @@ class Runner(Service):
                 claimed = entry.claimed
                 if tell:
                     self._report(Event("processing", batch.source.name, claimed.id, attempts=claimed.attempts))
-                finished = executor.run(claimed, entry.signal, self._arm)
+                try:
+                    finished = executor.run(claimed, entry.signal, self._arm)
+                except BaseException as error:  # a job without an outcome would be held for ever
+                    log.exception("job %r of queue %r: its run could not be ended", claimed.id, batch.source.name)
+                    finished = broken_off(claimed, error)
                 ran += 1
                 if claimed.has_waiter:
                     following = None
@@ -133,6 +138,8 @@ class Runner(Service):
         finally:
             self._entry = None
             # After an error too: nothing of the batch may stay with a runner that left it.
+            if (running := batch.running) is not None:
+                ledger.finish(running, broken_off(running.claimed))
             if entries := ledger.hand_back(batch):
                 self._settler.settle(entries)
         return True

@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from ..errors import StorageError
 from ..hooks import Emitter
 from ..job import Event
 from ..lifecycle import State
 from ..storage.base import MAX_BATCH, Settled, Verb, Worker
+from .execution import Finished, fail
 from .ledger import Entry, Ledger
 from .outage import Outage, pause_after
 from .source import Source
 
 log = logging.getLogger("reliq")
+
+#: Errors that are about the storage or the machine. Any other is about the values that it was given.
+_MAY_PASS = (StorageError, OSError, MemoryError)
 
 
 class Settler:
@@ -34,25 +39,69 @@ class Settler:
         by_source: dict[Source, list[Entry]] = {}
         for entry in entries:
             by_source.setdefault(entry.batch.source, []).append(entry)
+        # Taken from the end: a call keeps the order of what it releases to the front, of several the last comes first.
+        calls = [
+            (source, group[first : first + MAX_BATCH])
+            for source, group in by_source.items()
+            for first in range(0, len(group), MAX_BATCH)
+        ]
         done = True
-        for source, group in by_source.items():
-            # A call keeps the order of what it releases to the front; of several calls the last comes first.
-            for first in reversed(range(0, len(group), MAX_BATCH)):
-                done = self._settle(source, group[first : first + MAX_BATCH]) and done
+        while calls:
+            source, group = calls.pop()
+            answers: list[Settled] | None
+            try:
+                answers = self._send(source, group)
+            except BaseException as error:
+                is_unfit = isinstance(error, Exception) and not isinstance(error, _MAY_PASS)
+                if is_unfit and len(group) > 1:
+                    # One outcome that cannot be sent must not hold up its neighbours.
+                    calls += [(source, [entry]) for entry in group]
+                    continue
+                answers = self._fail_instead(source, group[0], error) if is_unfit else None
+                if answers is None:
+                    done = False
+                    self._keep(source, group, error)
+                    if not isinstance(error, Exception):
+                        for other, rest in calls:
+                            self._keep(other, rest, error)
+                        raise
+                    continue
+            self._settled(source, group, answers)
         return done
 
-    def _settle(self, source: Source, entries: list[Entry]) -> bool:
+    def _send(self, source: Source, entries: Sequence[Entry]) -> list[Settled]:
         outcomes = [entry.finished.outcome for entry in entries if entry.finished is not None]
+        return source.storage.settle(source.name, self._worker, outcomes)
+
+    def _fail_instead(self, source: Source, entry: Entry, error: BaseException) -> list[Settled] | None:
+        """Make the job of an outcome that cannot be sent a dead letter; None when that cannot be sent either.
+
+        Then it is not the outcome that is at fault, and it is kept. So is a release: it holds nothing but the lease.
+        """
+        finished = entry.finished
+        if finished is None or finished.outcome.verb not in (Verb.COMPLETE, Verb.RETRY):
+            return None
+        claimed = entry.claimed
+        instead = Finished(fail(claimed, error), None, error)
         try:
-            answers = source.storage.settle(source.name, self._worker, outcomes)
-        except BaseException as error:
-            # It may have been written all the same: repeating a settle is safe, running the job again is not.
-            self._failures += 1
-            self._ledger.unsettled(entries, pause_after(self._failures))
-            if not isinstance(error, Exception):
-                raise
-            self._outage.failed(error, "settle", source.name)
-            return False
+            answers = source.storage.settle(source.name, self._worker, [instead.outcome])
+        except Exception:
+            return None
+        entry.finished = instead
+        log.error(
+            "job %r of queue %r: its outcome cannot be stored, it is a dead letter instead: %s",
+            claimed.id, source.name, error,
+        )  # fmt: skip
+        self._report(Event("error", source.name, claimed.id, error=error, attempts=claimed.attempts))
+        return answers
+
+    def _keep(self, source: Source, entries: Sequence[Entry], error: BaseException) -> None:
+        # It may have been written all the same: repeating a settle is safe, running the job again is not.
+        self._failures += 1
+        self._ledger.unsettled(entries, pause_after(self._failures))
+        self._outage.failed(error, "settle", source.name)
+
+    def _settled(self, source: Source, entries: Sequence[Entry], answers: Sequence[Settled]) -> None:
         self._failures = 0
         if self._outage.is_on:
             self._outage.over("settle")
@@ -61,7 +110,6 @@ class Settler:
         for entry, answer in zip(entries, answers, strict=True):
             if answer.state is not State.COMPLETED or tell_completed:
                 self._tell(source.name, entry, answer)
-        return True
 
     def _tell(self, queue: str, entry: Entry, answer: Settled) -> None:
         claimed = entry.claimed

@@ -80,5 +80,5 @@ class Subscription:
             at = end
             try:
                 self._listener(name, id)
-            except Exception:
+            except BaseException:  # a listener that exits must not take the thread along
                 log.exception("a listener of %s raised", self._tag)

@@ -129,5 +129,5 @@ class Dispatcher:
                     if subscription.queue == queue and seq > subscription.after:
                         try:
                             subscription.listener(name, id)
-                        except Exception:
+                        except BaseException:  # a SystemExit must not end the thread of all listeners
                             log.exception("a listener of queue %r failed on %r of job %r", queue, name, id)

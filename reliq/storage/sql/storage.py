@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
+from ...errors import InvalidJobError
 from ...lifecycle import FINISHED, STORED, State
 from ..base import (
     FALLBACK_MS,
@@ -319,7 +321,7 @@ class SqlStorage(Storage):
         qid = self._known(queue)
         if qid is None or state not in _PAGES:
             return [], None
-        a, b = (None, None) if cursor is None else map(int, cursor.split(":"))
+        a, b = (None, None) if cursor is None else _parse_cursor(cursor)
         rows = self._ask(_PAGES[state], qid=qid, now_ms=self._now_ms(), state=state.value, a=a, b=b, limit_n=limit)
         return [row[0] for row in rows], f"{rows[-1][1]}:{rows[-1][2]}" if rows and len(rows) == limit else None
 
@@ -467,6 +469,17 @@ class SqlStorage(Storage):
 
     def _events(self, seq: int) -> list[Row]:
         return self._ask("events", seq=seq)
+
+
+#: The two numbers of a row's place in a listing; 18 digits fit into SQLite's integers.
+_CURSOR = re.compile(r"(-?[0-9]{1,18}):(-?[0-9]{1,18})")
+
+
+def _parse_cursor(cursor: str) -> tuple[int, int]:
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise InvalidJobError(f"cursor must come from the page before of the same listing, got {cursor!r:.80}")
+    return int(match[1]), int(match[2])
 
 
 def _snapshot(row: Row) -> Snapshot:
