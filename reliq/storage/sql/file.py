@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -261,7 +262,11 @@ class _FileDatabase(Database):
         if not self._path.exists():
             new = self._root / "queue.db.new"
             os.close(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+            # A name is durable when the directory that holds it is: the store's, and those that were made for it.
+            for directory in (self._root, *self._root.parents):
+                _sync_directory(directory)
             os.rename(new, self._path)
+            _sync_directory(self._root)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -299,3 +304,17 @@ class _FileDatabase(Database):
     def resume_in_child(self) -> None:
         self._read_lock = threading.Lock()
         super().resume_in_child()
+
+
+def _sync_directory(path: Path) -> None:
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # one above that may be passed but not read: nothing was made in it
+        return
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # some kinds of directory cannot be synced
+            raise
+    finally:
+        os.close(directory)
