@@ -27,7 +27,9 @@ QUICK = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-THOROUGH = settings(QUICK, max_examples=80, stateful_step_count=80, derandomize=False)
+# RELIQ_MODEL_EXAMPLES=1000 for a night.
+EXAMPLES = int(os.environ.get("RELIQ_MODEL_EXAMPLES", "40"))
+THOROUGH = settings(QUICK, max_examples=EXAMPLES, stateful_step_count=80, derandomize=False)
 PROFILES = [pytest.param(QUICK, id="quick"), pytest.param(THOROUGH, id="thorough", marks=pytest.mark.slow)]
 
 
