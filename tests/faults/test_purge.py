@@ -12,7 +12,7 @@ from reliq.storage.redis.storage import RedisStorage
 from .support import Bench, Mutation, mutated, until
 
 #: What a purge left is carried out without a look at whether it is of the purge's time.
-BLIND_SWEEP: Mutation = ("reap", "r[STATE] ~= 'P' and r[EPOCH] ~= epoch", "r[STATE] ~= 'P'")
+BLIND_SWEEP: Mutation = ("ends", "r[STATE] ~= 'P' and r[EPOCH] ~= epoch", "r[STATE] ~= 'P'")
 
 
 def _purge_under_load(bench: Bench, jobs: int) -> tuple[int, set[str], set[str]]:
