@@ -102,7 +102,7 @@ for i, id in ipairs(ids) do
     local others = entry and cmsgpack.unpack(entry) or {}
     for n = 1, #others, 2 do
       -- Those whose time is long over did not say that they left.
-      if others[n + 1] + 60000 > now then waiters[#waiters + 1], waiters[#waiters + 2] = others[n], others[n + 1] end
+      if others[n + 1] + REPLY_MS > now then waiters[#waiters + 1], waiters[#waiters + 2] = others[n], others[n + 1] end
     end
     redis.call('HSET', tag .. ':waiters', id, cmsgpack.pack(waiters))
     if r and not accepted[id] and has(r[FLAGS], WAITED) == 0 then
