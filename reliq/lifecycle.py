@@ -41,6 +41,7 @@ class Command(StrEnum):
     REVIVE = "revive"
     DISCARD = "discard"
     PURGE = "purge"
+    DELETE = "delete"
 
 
 _S = State
@@ -80,6 +81,8 @@ TRANSITIONS: dict[tuple[State, Command], frozenset[State]] = {
     (_S.FAILING, _C.PURGE): frozenset({_S.ABSENT}),
     (_S.COMPLETED, _C.PURGE): frozenset({_S.ABSENT}),
     (_S.FAILED, _C.PURGE): frozenset({_S.ABSENT}),
+    # A queue goes with everything in it.
+    **{(state, _C.DELETE): frozenset({_S.ABSENT}) for state in _S if state is not _S.ABSENT},
 }
 
 #: States of a stored record, in the order in which they are counted and listed.

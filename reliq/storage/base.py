@@ -33,16 +33,25 @@ TOMBSTONE_MS = 60_000
 HISTORY = 5
 #: The most ids one atomic step touches. Longer batches are split by the storage.
 MAX_BATCH = 1_000
+#: The most jobs that one job may wait for.
+MAX_LINKS = 1_000
 #: A claim stops at this many bytes of messages (but takes at least one job).
 MAX_CLAIM_BYTES = 1 << 20
 #: The slowest a sleeping thread looks again by itself, whatever rang or not.
 FALLBACK_MS = 5_000
+#: A run of a persistent job that lasted so long begins the count of its attempts anew.
+STEADY_MS = 60_000
+#: A token bucket holds the tokens of this time, and always at least one.
+BURST_MS = 100
 
 
 class NewRecord(NamedTuple):
     """One job to enqueue. ``at_ms`` (epoch) wins over ``delay_ms``; due in the past = at once.
 
-    ``dedup_ttl_ms`` and ``result_ttl_ms`` count from the end of the job.
+    ``dedup_ttl_ms`` and ``result_ttl_ms`` count from the end of the job; on a queue whose name ends in
+    ``.fifo`` the dedup window counts from acceptance. ``group``: delivered in order with the others of
+    that name. ``after``: ids of jobs that must have completed before (at most MAX_LINKS, each once, none
+    of them this job). ``is_persistent``: never ends by itself; it has no group, after or delay.
     """
 
     id: str
@@ -55,6 +64,9 @@ class NewRecord(NamedTuple):
     priority: int = 0
     delay_ms: int = 0
     at_ms: int | None = None
+    group: str | None = None
+    after: tuple[str, ...] = ()
+    is_persistent: bool = False
 
 
 class Enqueued(NamedTuple):
@@ -108,14 +120,21 @@ class Claimed(NamedTuple):
     priority: int
     has_waiter: bool
     message: bytes
+    group: str | None = None
+    sequence: int | None = None
+    is_persistent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Answer of ``claim``: the jobs, and whether claimable work remained behind them."""
+    """Answer of ``claim``: the jobs, and whether claimable work remained behind them.
+
+    ``wait_ms``: work is there but its rate limit holds it; the next token is there in so many milliseconds.
+    """
 
     jobs: list[Claimed]
     more: bool
+    wait_ms: int | None = None
 
 
 class Verb(StrEnum):
@@ -179,18 +198,53 @@ class Extended:
     orphans: list[Held]
 
 
+class Schedule(NamedTuple):
+    """A stored schedule: ``spec`` is opaque to a storage, ``next_ms`` is when its next tick is due."""
+
+    name: str
+    spec: bytes
+    next_ms: int
+
+
+#: How many due schedules one reap names.
+MAX_TICKS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a queue's storage holds all its users to; None = no limit.
+
+    ``rate``: at most so many claims per ``rate_ms`` milliseconds, by a token bucket that holds the tokens
+    of BURST_MS and at least one. ``max_concurrency``: at most so many leases. ``max_length``: at most so
+    many jobs that are waiting, scheduled, queued or failing. ``group_concurrency``: how many jobs of one
+    group may be out of the line at once, always 1 on a ``.fifo`` queue.
+    """
+
+    rate: int | None = None
+    rate_ms: int = 1_000
+    max_concurrency: int | None = None
+    max_length: int | None = None
+    group_concurrency: int = 1
+
+
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class Reaped:
     """Answer of one reap step.
 
     ``changes``: (event name, id) for ``stalled``, ``failed``, ``cancelled`` and ``expired``;
     ``more``: the step hit its bound, call again at once; ``next_due_ms``: milliseconds until
-    the next delayed job is due, None when there is none.
+    the next delayed job or tick of a schedule is due, None when there is none. ``ticks``: the schedules
+    whose next tick is due (at most MAX_TICKS), earliest first; ``now_ms``: the storage's clock.
     """
 
     changes: list[tuple[str, str]]
     more: bool
     next_due_ms: int | None
+    ticks: tuple[Schedule, ...] = ()
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +254,9 @@ class Snapshot:
     ``cause``: ``"unknown"`` (never seen, or longer ago than the tombstone), ``"cancelled"``,
     ``"purged"``, ``"expired"``, ``"discarded"`` or ``"replaced"``. ``errors``: (at_ms, worker key,
     attempt, bytes), oldest first. ``result`` is None when there is none or it expired.
-    ``is_exhausted``: failed because its attempts were used up.
+    ``is_exhausted``: failed because its attempts were used up. ``group``, ``sequence``: of a job in a group,
+    its place in the order of acceptance (rising within the queue, with gaps). ``progress``: what its handler last
+    reported. ``expires_at_ms`` is None while unfinished dependents pin a completed record.
     """
 
     id: str
@@ -221,6 +277,10 @@ class Snapshot:
     result: bytes | None = None
     errors: tuple[tuple[int, str, int, bytes], ...] = ()
     message: bytes = b""
+    group: str | None = None
+    sequence: int | None = None
+    is_persistent: bool = False
+    progress: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +340,26 @@ class Storage(ABC):
         result lives, else ``duplicate``. Replacing removes the old record, its result and
         errors in the same step, leaves a tombstone and wakes its waiters.
 
+        Groups (I41-I43): all unfinished jobs of a group stand in its line in the order of acceptance,
+        whatever their state. The first ``group_concurrency`` of a line are its head. A queued job of the head has
+        its position in the queue (placed there when it is accepted, promoted, or comes to the head: at the
+        back); a queued job behind the head is blocked: counted and listed as queued, never claimed. Retry and
+        recovery keep the place in the line; a job leaves the line when it ends (completed, failed, removed), and who
+        comes to the head then is placed and rings. A revived dead letter joins the line's end. So groups take turns.
+
+        Dependencies (I47): a job with ``after`` is accepted as ``waiting`` unless each of them is a completed
+        record (then as if it had none). It binds to the incarnations that stand under those ids now, earlier
+        jobs of the same batch included. When the last of them has completed it is promoted: to ``scheduled`` when its
+        due time has not come, else to ``queued``. When one of them fails or is removed (or is absent or
+        failed already at the enqueue) it becomes ``failed`` with an error of type ``DependencyError`` that names the id
+        and the cause. Promotion and failing are carried out in bounded steps: up to MAX_BATCH by the transition
+        that caused them, the rest by later settles and reaps (``more``); meanwhile the jobs stay ``waiting``.
+        A completed record that an unfinished dependent waits for, or waited for, is pinned: its result_ttl
+        begins when the last of its dependents has ended, and until then the id is not free and the result stays.
+
+        A job beyond ``max_length`` raises QueueFullError; then nothing of its MAX_BATCH was written. Duplicates
+        do not count. Persistent jobs are accepted as solo.
+
         ``waiter`` (with one job): registers that reply token for the incarnation which now
         stands there, unless it has finished, in the same step; it lapses after ``wait_ms``.
         Rings ``work`` for queued jobs and ``due`` for one that became the earliest due.
@@ -294,6 +374,12 @@ class Storage(ABC):
         with others is marked as a batch; a *solo* job is claimed alone. A paused queue gives
         nothing. While claimable work remains ``more`` is true and the doorbell rings again.
         ``serial`` rises with each claim of the worker and is stored with the lease.
+
+        With a rate or concurrency limit it takes one job at most. Each claimed job takes a token of the rate
+        limit's bucket (by the storage's clock); without one it takes nothing and says in ``wait_ms`` when to
+        look again, rings nobody, and ``more`` is false. While ``max_concurrency`` jobs hold leases, expired
+        ones included, it takes nothing, rings nobody, and ``more`` is false: whatever ends a lease rings then.
+        Blocked jobs of groups count neither as claimable nor for the fair share.
         """
 
     @abstractmethod
@@ -305,6 +391,9 @@ class Storage(ABC):
         same token gives the first answer until the next settle of that incarnation, and for
         TOMBSTONE_MS after its record went. An expired lease that was not recovered still
         counts. Result or error and final state appear together; every end wakes all waiters.
+
+        RETRY of a persistent job never exhausts it: after a run of STEADY_MS or more its attempts are 0, else
+        they stay (at most max_attempts - 1).
         """
 
     @abstractmethod
@@ -325,8 +414,12 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, nonces: Sequence[bytes] | None = None
+    ) -> list[str]:
         """Cancel each id; the statuses of ``CancelResult``, in order.
+
+        ``nonces`` (one for each id): only these incarnations; another one is ``"not_found"``.
 
         waiting, scheduled, queued, failing: the record goes, its waiters wake, a tombstone stays. processing:
         with ``running`` the request is recorded for the holder (``"cancelling"``), else ``"processing"``.
@@ -342,6 +435,9 @@ class Storage(ABC):
         expired results, records, tombstones and what a purge left, cleans stale entries. When
         the previous reap is older than two intervals, each worker and lease whose deadline had not passed then
         gets one ttl of grace, at most once between two heartbeats of that worker.
+
+        A recovered persistent job is never exhausted (its attempts as in ``settle``). Names the schedules whose
+        tick is due; whoever carries a tick out moves it on with ``move_schedule``.
         """
 
     @abstractmethod
@@ -384,7 +480,63 @@ class Storage(ABC):
     def pause(self, queue: str, paused: bool) -> None:
         """Stop or resume the handing out of jobs, for every process."""
 
+    @abstractmethod
+    def delete(self, queue: str) -> int:
+        """Remove the queue with everything in it, running jobs included; how many jobs those were.
+
+        Holders find their leases lost; waiters wake (cause ``purged``). A number of bounded steps, safe to
+        repeat after a crash. Limits, pause, schedules, workers and the name in ``queues`` go too. A job that is
+        enqueued meanwhile makes the queue anew.
+        """
+
+    @abstractmethod
+    def progress(self, queue: str, held: Held, data: bytes) -> bool:
+        """Keep ``data`` as the progress of a running job until its record goes; False when the lease is lost.
+
+        Publishes ``progress``.
+        """
+
+    # -- settings ---------------------------------------------------------------------
+
+    @abstractmethod
+    def limits(self, queue: str) -> Limits:
+        """The limits of the queue; NO_LIMITS where nobody set any."""
+
+    @abstractmethod
+    def set_limits(self, queue: str, limits: Limits, *, only_new: bool = False) -> Limits:
+        """Set the limits for every process, unless ``only_new`` and some are set; those that hold now.
+
+        A limit that was raised or lifted rings. Members of a group that a raised ``group_concurrency`` lets go
+        come to the head with the line's next end.
+        """
+
+    @abstractmethod
+    def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
+        """Store a schedule under its name, in place of one that is there unless ``only_new``; whether it was stored.
+
+        Rings ``due`` when it is the earliest.
+        """
+
+    @abstractmethod
+    def move_schedule(self, queue: str, name: str, was_ms: int, next_ms: int) -> bool:
+        """Set the next tick of a schedule whose next tick is ``was_ms``; False when it is not (any more)."""
+
+    @abstractmethod
+    def remove_schedule(self, queue: str, name: str) -> bool:
+        """Remove a schedule; False when there is none."""
+
+    @abstractmethod
+    def schedules(self, queue: str) -> list[Schedule]:
+        """All schedules of the queue, by name."""
+
     # -- reading ----------------------------------------------------------------------
+
+    @abstractmethod
+    def backlog(self, queue: str) -> int:
+        """How many jobs are left to work off: queued, waiting, processing or failing ones, but persistent ones.
+
+        On a paused queue, and while its rate limit has no token, only the processing ones. Constant time.
+        """
 
     @abstractmethod
     def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
@@ -415,10 +567,11 @@ class Storage(ABC):
         """Call ``listener(event name, id)`` for each change of the queue, from every process, until
         the returned function is called. For monitoring only: messages may be lost.
 
-        Names: enqueue ``queued`` or ``scheduled``; claim ``processing``; settle ``completed``,
+        Names: enqueue ``queued``, ``scheduled`` or ``waiting``; claim ``processing``; settle ``completed``,
         ``failing``, ``failed``, ``requeued`` (release) or ``cancelled``; cancel ``cancelled`` or
         ``cancelling``; reap ``queued`` (promoted), ``stalled`` (recovered), ``failed``, ``cancelled``,
-        ``expired``; revive ``queued``; discard ``discarded``; purge ``purged`` with an empty id.
+        ``expired``; revive ``queued``; discard ``discarded``; progress ``progress``; purge and delete ``purged``
+        with an empty id. A job that ``after=`` lets go: ``queued`` or ``scheduled``; one that it fails: ``failed``.
         An exception in a listener is logged and goes no further.
         """
 
