@@ -26,6 +26,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .context import current_job
 from .dead_letters import DeadLetters
 from .errors import (
     CallTimeoutError,
@@ -113,6 +114,7 @@ __all__ = [
     "WorkerPool",
     "__version__",
     "content_id",
+    "current_job",
 ]
 
 #: Loaded when they are first asked for: a process pays only for the client library that it uses.

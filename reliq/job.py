@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
-from .errors import JobStoppedError
+from .errors import JobStoppedError, ReliqError
 from .retry import Backoff
 
 
@@ -26,6 +26,9 @@ class NewJob:
     priority: int | None = None
     backoff: Backoff | None = None
     headers: Mapping[str, str] | None = None
+    group: str | None = None
+    after: Sequence[str] | None = None
+    persistent: bool | None = None
 
 
 class EnqueueResult(NamedTuple):
@@ -71,8 +74,10 @@ class JobStatus:
     """A job as the storage sees it. Times are epoch seconds by the storage's clock.
 
     ``errors`` holds the last failed attempts, oldest first; ``error`` is the text of the
-    last one. ``due_at`` is set while scheduled or failing, ``expires_at`` when finished. ``payload``
-    and ``result`` are values, or the stored bytes where those cannot be decoded.
+    last one. ``due_at`` is set while scheduled or failing, ``expires_at`` when finished (None while jobs
+    wait for it). ``sequence`` is the place in the order of a ``group``; ``after`` names the jobs it waits or waited
+    for; ``progress`` is what its handler last reported. ``payload`` and ``result`` are values, or the stored
+    bytes where those cannot be decoded.
     """
 
     id: str
@@ -91,6 +96,11 @@ class JobStatus:
     errors: tuple[AttemptError, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     payload: Any = None
+    group: str | None = None
+    sequence: int | None = None
+    after: tuple[str, ...] = ()
+    persistent: bool = False
+    progress: Any = None
 
     @property
     def error(self) -> str | None:
@@ -194,13 +204,24 @@ class Signal:
         return f"Signal({self._reason!r})"
 
 
+class Desk(Protocol):
+    """Where a running job asks and reports; for whoever runs handlers."""
+
+    def progress(self, job: Job, value: Any) -> bool:
+        """Keep ``value`` as the job's progress; False when the job is no longer held."""
+
+    def result_of(self, id: str) -> Any:
+        """The result of another job of the queue."""
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """What a handler gets.
 
     ``attempts`` counts this run; ``created_at`` is in epoch seconds by the storage's clock;
     ``deadline`` is the ``time.monotonic()`` at which ``time_limit`` ends, or None;
-    ``worker_id`` is the label of the pool.
+    ``worker_id`` is the label of the pool. ``group`` and ``sequence`` are those of a job in a group;
+    ``after`` names the jobs that had to complete first. ``lease`` proves that the job is held.
     """
 
     id: str
@@ -215,6 +236,24 @@ class Job:
     deadline: float | None = None
     group: str | None = None
     sequence: int | None = None
+    after: tuple[str, ...] = ()
+    desk: Desk | None = field(default=None, repr=False)
+    lease: Any = field(default=None, repr=False)
+
+    def progress(self, value: Any) -> bool:
+        """Report how far this run is: any JSON value of at most 8 KiB, seen in ``get_status(id).progress`` and told
+        to subscribers as ``progress``. False when the job is no longer this run's. Raises SerdeError, StorageError.
+        """
+        return self._desk().progress(self, value)
+
+    def result_of(self, id: str) -> Any:
+        """The result of a job in ``after`` (or any other of the queue); None while there is none."""
+        return self._desk().result_of(id)
+
+    def _desk(self) -> Desk:
+        if self.desk is None:
+            raise ReliqError("this Job was made by hand: nothing runs it that could be asked")
+        return self.desk
 
     def check(self) -> None:
         """Raise JobStoppedError when the handler should end; let it through to end the run properly."""

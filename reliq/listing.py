@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import message
@@ -9,8 +10,8 @@ from .errors import InvalidJobError, StorageCorruptError
 from .failure import decode_errors
 from .job import JobStatus, Page
 from .lifecycle import STORED, State
-from .serde import Serde
-from .storage.base import MAX_BATCH, Snapshot, worker_label
+from .serde import PROGRESS_SERDE, Serde
+from .storage.base import MAX_BATCH, Snapshot, Storage, worker_label
 from .validate import check_int
 
 if TYPE_CHECKING:
@@ -42,7 +43,31 @@ def to_status(snapshot: Snapshot, queue: Queue) -> JobStatus | None:
         errors=decode_errors(snapshot),
         headers=dict(envelope.headers),
         payload=_value(queue.options.payload_serde, envelope.payload),
+        group=snapshot.group,
+        sequence=snapshot.sequence,
+        after=envelope.after,
+        persistent=snapshot.is_persistent,
+        progress=None if snapshot.progress is None else _value(PROGRESS_SERDE, snapshot.progress),
     )
+
+
+def payload_of(snapshot: Snapshot) -> bytes | None:
+    """The payload's bytes; None where the message cannot be read."""
+    try:
+        return message.decode(snapshot.message).payload
+    except StorageCorruptError:
+        return None
+
+
+def listed_snapshots(storage: Storage, queue: str, state: State) -> Iterator[list[Snapshot]]:
+    """The records in ``state``, page by page; one that moves meanwhile may be missed or come twice."""
+    cursor: str | None = None
+    while True:
+        ids, cursor = storage.list_ids(queue, state, cursor, MAX_BATCH)
+        if ids:
+            yield storage.read(queue, ids)
+        if cursor is None:
+            return
 
 
 def _value(serde: Serde, data: bytes) -> Any:

@@ -40,6 +40,9 @@ class ClaimedJob:
         self.max_attempts = claimed.max_attempts
         self.created_at = claimed.created_at_ms / 1000
         self.headers = envelope.headers
+        self.group = claimed.group
+        self.sequence = claimed.sequence
+        self.after = envelope.after
         self.worker_id = worker.worker.label
 
     @property
@@ -106,16 +109,21 @@ class ManualWorker:
     def claim(self, limit: int, timeout: float, lease: float | None) -> list[ClaimedJob]:
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = time.monotonic() + check_seconds("timeout", timeout, zero=True)
-        jobs = self._claim(limit, lease)
+        jobs, _ = self._claim(limit, lease)
         if jobs or timeout == 0:
             return jobs
         storage = self._storage
         bell = storage.doorbell([self.queue.name], "work")
         try:
             # Look once more after the bell exists: what rang before it is found by this look.
-            while not (jobs := self._claim(limit, lease)) and (left := deadline - time.monotonic()) > 0:
-                bell.wait(min(left, storage.fallback_ms / 1000))
-            return jobs
+            while True:
+                jobs, held_ms = self._claim(limit, lease)
+                left = deadline - time.monotonic()
+                if jobs or left <= 0:
+                    return jobs
+                # Nobody rings when a rate limit has its next token.
+                look_ms = storage.fallback_ms if held_ms is None else min(held_ms, storage.fallback_ms)
+                bell.wait(min(left, look_ms / 1000))
         finally:
             bell.close()
 
@@ -149,7 +157,8 @@ class ManualWorker:
             self._storage.settle(self.queue.name, self.worker, releases)
         self._storage.leave(self.queue.name, self.worker.key)
 
-    def _claim(self, limit: int, lease: float | None) -> list[ClaimedJob]:
+    def _claim(self, limit: int, lease: float | None) -> tuple[list[ClaimedJob], int | None]:
+        """The jobs, and for how many ms a rate limit holds others."""
         lease_ms = self._lease_ms(lease)
         name = self.queue.name
         with self._lock:
@@ -163,7 +172,7 @@ class ManualWorker:
             except StorageCorruptError as error:  # its neighbours are in order
                 log.error("job %r of queue %r cannot be read: %s", claimed.id, name, error)
                 self.settle(Outcome(claimed.id, claimed.nonce, claimed.token, Verb.FAIL, error=encode_error(error)))
-        return jobs
+        return jobs, answer.wait_ms
 
     def _lease_ms(self, lease: float | None) -> int:
         return to_ms(self.queue.options.visibility_timeout if lease is None else check_seconds("lease", lease))

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .errors import StorageCorruptError
+from .errors import InvalidJobError, StorageCorruptError
 from .retry import MAX_SECONDS, Backoff
 
 FORMAT = 1
+#: What its length, two bytes, can say.
+MAX_HEADER_BYTES = 0xFFFF
 _PLAIN = bytes((FORMAT, 0, 0))
 _DEFAULT_BACKOFF = Backoff()
 
@@ -26,6 +28,7 @@ class Message(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     time_limit: float | None = None
     backoff: Backoff = _DEFAULT_BACKOFF
+    after: tuple[str, ...] = ()
 
 
 def encode(
@@ -33,9 +36,18 @@ def encode(
     headers: dict[str, str] | None = None,
     time_limit: float | None = None,
     backoff: Backoff = _DEFAULT_BACKOFF,
+    after: tuple[str, ...] = (),
 ) -> bytes:
-    """Pack an envelope. Options that have their default take no space."""
-    if not headers and time_limit is None and (backoff is _DEFAULT_BACKOFF or backoff == _DEFAULT_BACKOFF):
+    """Pack an envelope. Options that have their default take no space.
+
+    Raises InvalidJobError when headers and ids take more than 64 KiB together.
+    """
+    if (
+        not headers
+        and time_limit is None
+        and not after
+        and (backoff is _DEFAULT_BACKOFF or backoff == _DEFAULT_BACKOFF)
+    ):
         return _PLAIN + payload
     options: dict[str, Any] = {}
     if headers:
@@ -44,7 +56,13 @@ def encode(
         options["time_limit"] = time_limit
     if backoff != _DEFAULT_BACKOFF:
         options["backoff"] = [backoff.base, backoff.factor, backoff.cap, backoff.jitter]
+    if after:
+        options["after"] = after
     header = json.dumps(options, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(header) > MAX_HEADER_BYTES:
+        raise InvalidJobError(
+            f"the ids of after and the headers must take at most {MAX_HEADER_BYTES} bytes together, got {len(header)}"
+        )
     return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header + payload
 
 
@@ -59,7 +77,11 @@ def decode(data: bytes) -> Message:
         options = json.loads(data[3:end])
         backoff = Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF
         return Message(
-            data[end:], _headers(options.get("headers", {})), _time_limit(options.get("time_limit")), backoff
+            data[end:],
+            _headers(options.get("headers", {})),
+            _time_limit(options.get("time_limit")),
+            backoff,
+            _after(options.get("after", [])),
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageCorruptError(f"the stored message's header cannot be read: {error}") from error
@@ -70,6 +92,12 @@ def _headers(value: Any) -> dict[str, str]:
     if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
         return value
     raise ValueError("its headers are no map of str to str")
+
+
+def _after(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(id, str) for id in value):
+        return tuple(value)
+    raise ValueError("its after is no list of ids")
 
 
 def _time_limit(value: Any) -> float | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Self, TypeVar, Unpack
 
 from . import message
+from .context import running
 from .dead_letters import DeadLetters
 from .errors import (
     CallTimeoutError,
@@ -29,13 +32,20 @@ from .failure import to_exception
 from .hooks import Emitter, Listener
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
 from .lifecycle import LIVE, State
-from .listing import list_jobs, to_status
+from .listing import list_jobs, listed_snapshots, payload_of, to_status
 from .manual import ClaimedJob, ManualWorker
-from .options import JobArguments, JobOptions, QueueArguments, QueueOptions
-from .serde import as_bytes
+from .options import LIMIT_NAMES, JobArguments, JobOptions, QueueArguments, QueueOptions, change_limits
+from .serde import as_bytes, content_id
 from .storage import registry
-from .storage.base import MAX_BATCH, Enqueued, NewRecord, Snapshot, Storage
-from .validate import MAX_ID_BYTES, check_queue_name, check_seconds, check_text, to_ms
+from .storage.base import MAX_BATCH, NO_LIMITS, Enqueued, NewRecord, Snapshot, Storage
+from .validate import MAX_ID_BYTES, check_headers, check_queue_name, check_seconds, check_text, shown_rate, to_ms
+
+log = logging.getLogger("reliq")
+
+#: A .fifo queue takes an id for a duplicate for so many seconds after its acceptance, unless told otherwise.
+FIFO_DEDUP_TTL = 300.0
+#: The unfinished states in the order in which jobs mostly go through them: one that moves on is met again.
+_ONWARD = (State.WAITING, State.SCHEDULED, State.FAILING, State.QUEUED, State.PROCESSING)
 
 Handler = Callable[[Any], Any]
 T = TypeVar("T")
@@ -53,9 +63,15 @@ class Queue:
         self, name: str = "default", storage: str | Storage | None = None, **options: Unpack[QueueArguments]
     ) -> None:
         self.name = check_queue_name(name)
+        #: Whether every job needs a group, and ids are deduplicated for a window that begins with acceptance.
+        self.is_fifo = name.endswith(".fifo")
+        if self.is_fifo and options.get("dedup_ttl") is None:
+            options["dedup_ttl"] = FIFO_DEDUP_TTL
         self.options = QueueOptions(**options)
         self.function: Handler | None = None
         self.dead_letters = DeadLetters(self)
+        #: Limits that the storage has not been told yet.
+        self._new_limits = self.options.given_limits()
         self._defaults = JobOptions.default(self.options)
         self._default_ttls_ms = self._ttls_ms(self._defaults)
         self._emitter = Emitter("enqueued", "duplicate", "cancelled")
@@ -133,7 +149,7 @@ class Queue:
         cannot be told (repeating the call is safe then).
         """
         record = self._record(id, payload, options)
-        answers = self.storage.enqueue(self.name, [record])
+        answers = self._ready_storage().enqueue(self.name, [record])
         self._tell(answers)
         return self._result(answers[0])
 
@@ -141,15 +157,19 @@ class Queue:
         """Accept many jobs, one round trip per 1,000; answers in order.
 
         ``jobs`` holds ``(id, payload)`` pairs or :class:`NewJob`. Everything is checked before the
-        first job is written. Atomic per chunk: after an error, repeating the whole call is safe.
+        first job is written. Atomic per chunk: after an error, repeating the whole call is safe. Jobs may
+        name each other in ``after``, in any order: then there are at most 1,000, accepted together or not at all.
+        Raises QueueFullError when a chunk does not fit; nothing of that chunk was written.
         """
         records = [self._record(*_unpack(job)) for job in jobs]
-        results: list[EnqueueResult] = []
-        for chunk in _chunks(records, MAX_BATCH):
-            answers = self.storage.enqueue(self.name, chunk)
+        order = in_order(records) if any(record.after for record in records) else range(len(records))
+        storage = self._ready_storage()
+        results: dict[int, EnqueueResult] = {}
+        for chunk in _chunks(order, MAX_BATCH):
+            answers = storage.enqueue(self.name, [records[n] for n in chunk])
             self._tell(answers)
-            results += map(self._result, answers)
-        return results
+            results |= zip(chunk, map(self._result, answers), strict=True)
+        return [results[n] for n in range(len(records))]
 
     def call(
         self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]
@@ -161,9 +181,11 @@ class Queue:
         """
         deadline = time.monotonic() + check_seconds("timeout", timeout)
         record = self._record(id, payload, options)
+        if record.is_persistent:
+            raise InvalidJobError("a persistent job never ends by itself, so nobody can wait for its result")
         waiter = secrets.token_hex(8)
         try:
-            [answer] = self.storage.enqueue(self.name, [record], waiter, to_ms(timeout))
+            [answer] = self._ready_storage().enqueue(self.name, [record], waiter, to_ms(timeout))
         except (StorageUnavailableError, OutcomeUnknownError) as error:
             if time.monotonic() < deadline:
                 raise  # it was tried for as long as anything is tried
@@ -191,6 +213,26 @@ class Queue:
         if status == "cancelled" and self._emitter.has("cancelled"):
             self._emitter.emit(Event("cancelled", self.name, id))
         return CancelResult(id, status)
+
+    def cancel_matching(self, payload: Any) -> list[CancelResult]:
+        """Cancel every unfinished job with an equal payload (the same bytes once serialised), running ones included.
+
+        Reads the whole backlog, a page at a time: meant for mending, not for every request. Jobs that are
+        enqueued meanwhile may be missed.
+        """
+        data = self._dump_payload(None, payload)
+        results: dict[str, CancelResult] = {}
+        storage = self.storage
+        for state in _ONWARD:
+            for page in listed_snapshots(storage, self.name, state):
+                found = [snapshot for snapshot in page if payload_of(snapshot) == data]
+                nonces = [snapshot.nonce for snapshot in found]
+                ids = [snapshot.id for snapshot in found]
+                # By incarnation: an id that was given another payload since is left alone.
+                for id, status in zip(ids, storage.cancel(self.name, ids, running=True, nonces=nonces), strict=True):
+                    if status in ("cancelled", "cancelling"):
+                        results[id] = CancelResult(id, status)
+        return list(results.values())
 
     # -- looking ----------------------------------------------------------------------
 
@@ -264,6 +306,31 @@ class Queue:
         """Remove every job that is not running, whatever its state; how many there were."""
         return self.storage.purge(self.name)
 
+    def delete(self) -> int:
+        """Remove the queue with all its jobs, running ones included, its schedules and limits; how many jobs.
+
+        Handlers that run are told ``"lost"`` and their outcomes are dropped. A job enqueued later makes it anew.
+        """
+        return self.storage.delete(self.name)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits that hold for the queue in every process; None where there is none."""
+        limits = self.storage.limits(self.name)
+        rate = None if limits.rate is None else shown_rate(limits.rate, limits.rate_ms)
+        return {name: rate if name == "rate_limit" else getattr(limits, name) for name in LIMIT_NAMES}
+
+    def set_limits(self, **limits: Any) -> None:
+        """Change limits for every process; what is not named stays, None lifts one.
+
+        ``rate_limit``: ``"100/s"`` (or ``/m``, ``/h``, ``/d``), jobs that may start, over all workers.
+        ``max_concurrency``: jobs that run at once. ``max_length``: jobs that wait to run, beyond which
+        ``enqueue`` raises QueueFullError. ``group_concurrency``: jobs of one group that run at once (1; never more
+        on a ``.fifo`` queue).
+        """
+        storage = self.storage
+        storage.set_limits(self.name, change_limits(storage.limits(self.name), self._checked_limits(limits)))
+
     # -- consuming --------------------------------------------------------------------
 
     def handler(self, function: Handler) -> Handler:
@@ -291,9 +358,40 @@ class Queue:
             if self._manual is None or self._manual.is_inherited:
                 self._manual = ManualWorker(self, worker_id)
             manual = self._manual
+        if self._new_limits:
+            self.apply_limits()
         return manual.claim(limit, timeout, lease)
 
     # -- shared by the verbs ----------------------------------------------------------
+
+    def _ready_storage(self) -> Storage:
+        """The storage, told of this object's limits."""
+        if self._new_limits:
+            self.apply_limits()
+        return self.storage
+
+    def apply_limits(self) -> None:
+        """Store the limits this object was made with, unless others are set: those stand, with a warning."""
+        with self._lock:
+            given, self._new_limits = self._new_limits, {}
+        if not given:
+            return
+        try:
+            wanted = change_limits(NO_LIMITS, self._checked_limits(given))
+            found = self.storage.set_limits(self.name, wanted, only_new=True)
+        except BaseException:
+            self._new_limits = given
+            raise
+        if change_limits(found, given) != found:
+            log.warning(
+                "queue %r: this process was given the limits %s, but those in its storage stand: %s; "
+                "Queue.set_limits changes them for all", self.name, given, self.limits,
+            )  # fmt: skip
+
+    def _checked_limits(self, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.is_fifo and limits.get("group_concurrency") not in (None, 1):
+            raise InvalidJobError(f"group_concurrency of {self.name!r} is 1: a .fifo queue is strictly in order")
+        return limits
 
     def load_payload(self, data: bytes) -> Any:
         """The payload's value; raises SerdeError naming the queue."""
@@ -321,29 +419,49 @@ class Queue:
 
     def _record(self, id: str | None, payload: Any, given: Mapping[str, Any]) -> NewRecord:
         """Check everything and build what the storage takes; nothing is written yet."""
-        id = uuid.uuid4().hex if id is None else check_text("id", id, MAX_ID_BYTES)
         options, ttls_ms = self._defaults, self._default_ttls_ms
         if given:
             options = JobOptions.of(self.options, given)
             ttls_ms = self._ttls_ms(options)
-        try:
-            data = as_bytes(self.options.payload_serde.dumps(payload))
-        except Exception as error:
-            raise SerdeError(f"queue {self.name!r}: the payload of {id!r} {error}") from error
-        if len(data) > self.options.max_payload_bytes:
-            raise InvalidJobError(
-                f"payload of {id!r} must be at most {self.options.max_payload_bytes} bytes, got {len(data)}"
-            )
+        if self.is_fifo and options.group is None:
+            raise InvalidJobError(f"queue {self.name!r} is a .fifo queue: each of its jobs needs a group")
+        data = self._dump_payload(id, payload)
+        if id is not None:
+            check_text("id", id, MAX_ID_BYTES)
+        elif self.is_fifo:
+            # Equal jobs of one group are one job; the same payload means something else in another group.
+            id = content_id(f"{options.group}\0".encode() + data)
+        else:
+            id = uuid.uuid4().hex
+        if id in options.after:
+            raise InvalidJobError(f"after must not hold the job itself, got {id!r}")
+        headers = options.headers
+        caller = running.get()
+        if caller is not None and caller.headers:
+            headers = check_headers({**caller.headers, **(headers or {})})
         return NewRecord(
             id,
             os.urandom(8),
-            message.encode(data, options.headers, options.time_limit, options.backoff),
+            message.encode(data, headers, options.time_limit, options.backoff, options.after),
             options.max_attempts,
             *ttls_ms,
             options.priority,
             to_ms(options.delay) if options.delay else 0,
             None if options.at is None else round(options.at * 1000),
+            options.group,
+            options.after,
+            options.persistent,
         )
+
+    def _dump_payload(self, id: str | None, payload: Any) -> bytes:
+        try:
+            data = as_bytes(self.options.payload_serde.dumps(payload))
+        except Exception as error:
+            raise SerdeError(f"queue {self.name!r}: the payload of {id!r} {error}") from error
+        limit = self.options.max_payload_bytes
+        if len(data) > limit:
+            raise InvalidJobError(f"payload of {id!r} must be at most {limit} bytes, got {len(data)}")
+        return data
 
     def _ttls_ms(self, options: JobOptions) -> tuple[int, int, int]:
         return to_ms(options.result_ttl), to_ms(options.dedup_ttl), to_ms(self.options.dead_ttl)
@@ -405,7 +523,26 @@ def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict
     raise InvalidJobError(f"jobs must hold (id, payload) pairs or NewJob, got {type(job).__name__}")
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
+def in_order(records: Sequence[NewRecord]) -> list[int]:
+    """The numbers of linked ``records``, each behind those that it waits for; raises InvalidJobError for a cycle."""
+    numbers: dict[str, int] = {}
+    for n, record in enumerate(records):
+        numbers.setdefault(record.id, n)  # of one id the first counts
+    inside = {n: [numbers[id] for id in record.after if id in numbers] for n, record in enumerate(records)}
+    if not any(inside.values()):
+        return list(range(len(records)))
+    if len(records) > MAX_BATCH:
+        raise InvalidJobError(
+            f"jobs that name each other in after must be at most {MAX_BATCH} in one call, got {len(records)}"
+        )
+    try:
+        return list(TopologicalSorter(inside).static_order())
+    except CycleError as error:
+        ids = " -> ".join(repr(records[n].id) for n in error.args[1][:10])
+        raise InvalidJobError(f"after must not go round in a circle, got {ids}") from None
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

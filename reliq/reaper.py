@@ -80,6 +80,12 @@ class Reaper:
             self._rounds = []
         return all(ended)
 
+    def watch(self, queues: Sequence[str]) -> None:
+        """Look after these queues of the Storage from now on."""
+        self._names = tuple(check_queue_name(name) for name in queues)
+        for each in self._rounds:
+            each.watch(self._names)
+
     def run_once(self) -> int:
         """Look after every queue once, in this thread; how many changes that made. Raises StorageError."""
         return sum(each.reap()[0] for each in self._make_rounds())
@@ -111,6 +117,13 @@ class Round(Service):
         self._outage = Outage(storage.url or type(storage).__name__, emitter.emit)
         self._bell: Doorbell | None = None
         self._belled: tuple[str, ...] = ()
+
+    def watch(self, names: tuple[str, ...]) -> None:
+        """As :meth:`Reaper.watch`; the thread looks at once."""
+        self._names = names
+        bell = self._bell
+        if bell is not None:
+            bell.wake()
 
     def reap(self) -> tuple[int, float | None]:
         """Look after each queue until nothing is left to do: the number of changes, seconds to the next due job."""

@@ -78,6 +78,10 @@ def as_bytes(data: Any) -> bytes:
     raise SerdeError(f"must be encoded as bytes by its serde, got {type(data).__name__}")
 
 
+#: For what handlers report: people and dashboards read it, whatever the payloads are.
+PROGRESS_SERDE = JsonSerde()
+
+
 def content_id(payload: Any) -> str:
     """An id made of the payload's content: equal payloads (by JSON, keys sorted) give equal ids.
 

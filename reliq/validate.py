@@ -15,6 +15,9 @@ MAX_ID_BYTES = 512
 MAX_WORKER_ID_BYTES = 128
 MAX_HEADERS_BYTES = 8 * 1024
 MAX_ATTEMPTS = 1_000
+MAX_RATE = 1_000_000
+_RATE = re.compile(r"([0-9]{1,7})/([smhd])")
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -67,6 +70,34 @@ def check_int(field: str, value: Any, low: int, high: int) -> int:
     if not low <= value <= high:
         raise InvalidJobError(f"{field} must be from {low} to {high}, got {_shown(value)}")
     return value
+
+
+def check_rate(field: str, value: Any) -> tuple[int, int]:
+    """``"100/s"``: a number of jobs per second, minute (m), hour or day; as jobs and milliseconds."""
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= MAX_RATE:
+        got = f"{value!a:.80}" if isinstance(value, str) else type(value).__name__
+        raise InvalidJobError(f"{field} must be 'N/s', 'N/m', 'N/h' or 'N/d' with N from 1 to {MAX_RATE}, got {got}")
+    return int(match[1]), _UNITS_MS[match[2]]
+
+
+def shown_rate(rate: int, rate_ms: int) -> str:
+    """The text of which :func:`check_rate` made these numbers."""
+    return f"{rate}/{next(unit for unit, ms in _UNITS_MS.items() if ms == rate_ms)}"
+
+
+def check_ids(field: str, value: Any, most: int) -> tuple[str, ...]:
+    """Up to ``most`` ids, each once."""
+    ids = check_items(f"{field} must be a list of ids", value)
+    for id in ids:
+        check_text(f"each id of {field}", id, MAX_ID_BYTES)
+    if len(ids) > most:
+        raise InvalidJobError(f"{field} must hold at most {most} ids, got {len(ids)}")
+    if len(set(ids)) < len(ids):
+        raise InvalidJobError(
+            f"{field} must hold each id once, got {next(id for id in ids if ids.count(id) > 1)!r} twice"
+        )
+    return ids
 
 
 def check_at(value: Any) -> float:

@@ -7,13 +7,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..hooks import Emitter
 from ..job import Event
 from ..reaper import Reaper
 from ..storage.base import Storage, Worker
 from .heartbeat import Heartbeat
-from .ledger import Batch, Ledger
+from .ledger import EVERYTHING, Batch, Ledger, Which
 from .monitor import Monitor
 from .outage import Outage
 from .runner import Runner
@@ -48,9 +49,9 @@ class Crew:
         exhausted: Callable[[], None],
         reaper: Reaper | None,
     ) -> None:
-        self.sources = sources
+        self.sources = tuple(sources)
         self.ledger = Ledger()
-        self._storage = storage
+        self.storage = storage
         self._worker = worker
         self._emitter = emitter
         self._report = report
@@ -75,7 +76,40 @@ class Crew:
             for _ in range(self._worker.runners):
                 self._hire()
 
+    # -- queues that come and go ------------------------------------------------------
+
+    def add(self, source: Source) -> None:
+        """Serve one more queue."""
+        self._change((*self.sources, source))
+
+    def remove(self, source: Source, remaining: Callable[[], float]) -> None:
+        """Serve a queue no more: wait for its running jobs while ``remaining()`` seconds are left, then give back
+        what still runs, and sign off from it. Not for the last one: then the crew stops."""
+        source.is_closed = True
+        self._change(tuple(other for other in self.sources if other is not source), still=source)
+        self.drain(Which(source), remaining)
+        self._heartbeat.change(self.sources)
+        self._leave(source)
+
+    def _change(self, sources: tuple[Source, ...], still: Source | None = None) -> None:
+        self.sources = sources
+        # A queue that is being left needs heartbeats until nothing of it is held.
+        self._heartbeat.change(sources if still is None else (*sources, still))
+        self._turnstile.change(sources)
+        if self._reaper is not None:
+            self._reaper.watch([source.name for source in sources])
+
     # -- stopping, step by step -------------------------------------------------------
+
+    def drain(self, which: Which, remaining: Callable[[], float]) -> None:
+        """Wait for running jobs while ``remaining()`` seconds are left; then tell them to end, and give back
+        what still runs half a second later. Persistent ones are told at once: waiting for them is in vain."""
+        self.interrupt(replace(which, is_persistent=True))
+        if not self.ledger.wait_empty(remaining, replace(which, is_persistent=False)):
+            self.interrupt(which)
+        grace = time.monotonic() + GRACE_S
+        if not self.ledger.wait_empty(lambda: until(grace), which):
+            self.seize(which)
 
     def quiet(self) -> None:
         """Claim nothing more."""
@@ -84,14 +118,14 @@ class Crew:
             for runner in self._runners:
                 runner.stopping.set()  # ends a pause after an error
 
-    def interrupt(self) -> None:
+    def interrupt(self, which: Which = EVERYTHING) -> None:
         """Tell running handlers to end; give back what has not started."""
-        self.ledger.interrupt("stopping")
-        self._settler.settle(self.ledger.return_unstarted())
+        self.ledger.interrupt("stopping", which)
+        self._settler.settle(self.ledger.return_unstarted(which))
 
-    def seize(self) -> None:
+    def seize(self, which: Which = EVERYTHING) -> None:
         """Give back what still runs."""
-        entries = self.ledger.seize()
+        entries = self.ledger.seize(which)
         for entry in entries:
             entry.signal.set("stopping")
         self._settler.settle(entries)
@@ -111,16 +145,21 @@ class Crew:
         self._heartbeat.stop(LAST_TRY_S)
         if self.ledger.is_empty:
             for source in self.sources:
-                try:
-                    self._storage.leave(source.name, self._worker.key)
-                except Exception as error:
-                    # Its registration runs out by itself.
-                    self._outage.failed(error, "leave", source.name)
+                if not self._leave(source):
                     break
         try:
             self._turnstile.dispose()
         except Exception as error:
             self._outage.failed(error, "close the doorbell")
+
+    def _leave(self, source: Source) -> bool:
+        try:
+            self.storage.leave(source.name, self._worker.key)
+        except Exception as error:
+            # Its registration runs out by itself.
+            self._outage.failed(error, "leave", source.name)
+            return False
+        return True
 
     def owns(self, thread: threading.Thread) -> bool:
         """Whether ``thread`` is one that a stop waits for."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import message
-from ..errors import InvalidJobError, JobStoppedError, Reject, ReliqError, Retry
+from ..context import running
+from ..errors import InvalidJobError, JobStoppedError, Reject, ReliqError, Retry, SerdeError
 from ..failure import encode_error, encode_parts
 from ..job import Event, Job, Signal
 from ..retry import Backoff
-from ..storage.base import Claimed, Outcome, Verb
+from ..serde import PROGRESS_SERDE, as_bytes
+from ..storage.base import STEADY_MS, Claimed, Held, Outcome, Verb
 from ..validate import check_seconds, to_ms
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ Arm = Callable[[float, message.Message], None]
 _VOID = frozenset({"cancelled", "lost", "stopping"})
 
 
+MAX_PROGRESS_BYTES = 8 * 1024
 #: For runs whose own backoff may not be known.
 _BACKOFF = Backoff()
 
@@ -102,23 +105,67 @@ class Executor:
             self._worker_id,
             signal,
             deadline,
+            claimed.group,
+            claimed.sequence,
+            envelope.after,
+            self,
+            claimed,
         )
         result: Any = None
         error: BaseException | None = None
+        began = self._clock()
+        token = running.set(job)
         try:
             result = self._handler(job)
         except BaseException as raised:  # SystemExit in a handler is the job's failure, not the runner's end
             error = raised
             if isinstance(raised, JobStoppedError) and raised.reason in _VOID and raised.reason == signal.reason:
                 return Finished(release(claimed), None, raised)
+        finally:
+            running.reset(token)
+        if claimed.is_persistent:
+            return self._again(claimed, envelope, signal, result, error, self._clock() - began)
         if self._after is not None:
             return self._after_execution(self._after, job, claimed, envelope, result, error)
         return self._finish(claimed, envelope, result, error, None, None)
+
+    def progress(self, job: Job, value: Any) -> bool:
+        """As ``Job.progress``."""
+        try:
+            data = as_bytes(PROGRESS_SERDE.dumps(value))
+        except Exception as error:
+            raise SerdeError(f"queue {job.queue!r}: the progress of {job.id!r} {error}") from error
+        if len(data) > MAX_PROGRESS_BYTES:
+            raise InvalidJobError(f"progress must be at most {MAX_PROGRESS_BYTES} bytes of JSON, got {len(data)}")
+        claimed: Claimed = job.lease
+        held = Held(claimed.id, claimed.nonce, claimed.token)
+        return self._queue.storage.progress(self._queue.name, held, data)
+
+    def result_of(self, id: str) -> Any:
+        """As ``Job.result_of``."""
+        return self._queue.get_result(id)
 
     def timed_out(self, claimed: Claimed, envelope: message.Message) -> Finished:
         """The outcome of a run that its time limit ended."""
         error = JobTimeout(f"the handler ran longer than its time_limit of {envelope.time_limit:g} s")
         return self._failed(claimed, envelope, error, None)
+
+    def _again(
+        self, claimed: Claimed, envelope: message.Message, signal: Signal, result: Any, error: BaseException | None,
+        seconds: float,
+    ) -> Finished:  # fmt: skip
+        """A persistent job never ends by itself: however its handler came back, it runs again."""
+        if signal.reason in _VOID:
+            return Finished(release(claimed), result, error)
+        if error is not None:
+            self._log_attempt(claimed, error)
+        attempts = 1 if seconds * 1000 >= STEADY_MS else claimed.attempts
+        delay_ms = to_ms(envelope.backoff.delay(attempts))
+        if isinstance(error, Retry) and error.delay is not None:
+            delay_ms = self._delay_ms(claimed, envelope, error)
+        data = encode_parts("Returned", "the handler returned") if error is None else encode_error(error)
+        outcome = Outcome(claimed.id, claimed.nonce, claimed.token, Verb.RETRY, error=data, delay_ms=delay_ms)
+        return Finished(outcome, result, error)
 
     def _after_execution(
         self, hook: AfterExecution, job: Job, claimed: Claimed, envelope: message.Message, result: Any,

@@ -25,16 +25,22 @@ class Heartbeat(Periodic):
     """
 
     def __init__(self, name: str, worker: Worker, ledger: Ledger, sources: Sequence[Source], outage: Outage) -> None:
-        ttl = worker.ttl_ms / 1000
-        shortest_lease = min(source.lease_ms for source in sources) / 1000
-        self._idle_interval = min(ttl / 5, shortest_lease / 3)
-        super().__init__(name, min(INTERVAL_S, self._idle_interval), self.step)
         self._worker = worker
         self._ledger = ledger
-        self._sources = sources
         self._outage = outage
+        self._sources: tuple[Source, ...] = ()
+        self._idle_interval = INTERVAL_S
+        super().__init__(name, INTERVAL_S, self.step)
+        self.change(sources)
         self._beat_at = 0.0
         self._suspicious = 0
+
+    def change(self, sources: Sequence[Source]) -> None:
+        """Beat for these queues from now on; at least one."""
+        shortest_lease = min(source.lease_ms for source in sources) / 1000
+        self._idle_interval = min(self._worker.ttl_ms / 1000 / 5, shortest_lease / 3)
+        self.interval = min(INTERVAL_S, self._idle_interval)
+        self._sources = tuple(sources)
 
     def suspect(self) -> None:
         """A claim's answer was lost: beat at full pace for two beats, which find what it may have taken."""

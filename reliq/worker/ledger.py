@@ -78,8 +78,8 @@ class Batch:
     """
 
     __slots__ = (
-        "entries", "is_abandoned", "live", "moved_at", "outcomes", "replacement", "running", "serial", "source",
-        "unstarted", "waiting_since",
+        "entries", "is_abandoned", "is_persistent", "live", "moved_at", "outcomes", "replacement", "running", "serial",
+        "source", "unstarted", "waiting_since",
     )  # fmt: skip
 
     def __init__(self, serial: int, source: Source, jobs: Sequence[Claimed], now: float) -> None:
@@ -93,7 +93,24 @@ class Batch:
         self.moved_at = now
         self.waiting_since = math.inf
         self.is_abandoned = False
+        self.is_persistent = jobs[0].is_persistent
         self.replacement: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """A part of the claimed jobs: those of one queue, all but the persistent ones, or only those."""
+
+    source: Source | None = None
+    is_persistent: bool | None = None
+
+    def covers(self, batch: Batch) -> bool:
+        """Whether a batch belongs to it. A persistent job is a batch of its own."""
+        return self.source in (None, batch.source) and self.is_persistent in (None, batch.is_persistent)
+
+
+EVERYTHING = Which()
+ENDING = Which(is_persistent=False)
 
 
 @dataclass(slots=True)
@@ -129,6 +146,7 @@ class Ledger:
         self._batches: dict[int, Batch] = {}
         self._in_flight: dict[int, Source] = {}
         self._next_serial = 1
+        self._partly = 0
         self._unsettled: list[Entry] = []
         self._retry_at = math.inf
         self._look_at = math.inf
@@ -318,39 +336,53 @@ class Ledger:
         """Whether nothing is held or in flight."""
         return not self._batches and not self._in_flight
 
-    def wait_empty(self, remaining: Callable[[], float]) -> bool:
-        """Block until nothing is held or in flight, while ``remaining()`` seconds are left; whether it is so."""
+    def wait_empty(self, remaining: Callable[[], float], which: Which = EVERYTHING) -> bool:
+        """Block until nothing of it is held or in flight, while ``remaining()`` seconds are left; whether it is so."""
         with self._lock:
-            while not self.is_empty and (left := remaining()) > 0:
-                self._emptied.wait(None if left == math.inf else min(left, threading.TIMEOUT_MAX))
-            return self.is_empty
+            self._partly += which is not EVERYTHING
+            try:
+                while not self._is_empty(which) and (left := remaining()) > 0:
+                    self._emptied.wait(None if left == math.inf else min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._partly -= which is not EVERYTHING
+            return self._is_empty(which)
+
+    def _is_empty(self, which: Which) -> bool:
+        return not any(map(which.covers, self._batches.values())) and not any(
+            which.source in (None, source) for source in self._in_flight.values()
+        )
 
     def wake_waiters(self) -> None:
         """Let :meth:`wait_empty` ask again how long it may wait."""
         with self._lock:
             self._emptied.notify_all()
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, which: Which = EVERYTHING) -> None:
         """Tell every running handler to end."""
         with self._lock:
-            running = [batch.running for batch in self._batches.values() if batch.running is not None]
+            running = [
+                batch.running for batch in self._batches.values() if batch.running is not None and which.covers(batch)
+            ]
         for entry in running:
             entry.signal.set(reason)
 
-    def return_unstarted(self) -> list[Entry]:
+    def return_unstarted(self, which: Which = EVERYTHING) -> list[Entry]:
         """Take over all unstarted jobs and waiting outcomes, oldest claim first."""
         with self._lock:
             taken = []
             for _, batch in sorted(self._batches.items()):
-                self._return_unstarted(batch)
-                taken += self._take(batch)
+                if which.covers(batch):
+                    self._return_unstarted(batch)
+                    taken += self._take(batch)
             return taken + self._take_unsettled()
 
-    def seize(self) -> list[Entry]:
+    def seize(self, which: Which = EVERYTHING) -> list[Entry]:
         """Take over everything that nobody settles, in the order of the claims; what runs is released."""
         with self._lock:
             taken = []
             for _, batch in sorted(self._batches.items()):
+                if not which.covers(batch):
+                    continue
                 batch.is_abandoned = True
                 self._return_unstarted(batch)
                 running, batch.running = batch.running, None
@@ -362,7 +394,7 @@ class Ledger:
                         entry.phase = _SETTLING
                         taken.append(entry)
                 batch.outcomes = []
-            self._unsettled = []
+            self._unsettled = [entry for entry in self._unsettled if not which.covers(entry.batch)]
             return taken
 
     # -- under the lock ---------------------------------------------------------------
@@ -425,7 +457,8 @@ class Ledger:
             del self._batches[batch.serial]
 
     def _notify_if_empty(self) -> None:
-        if not self._batches and not self._in_flight:
+        # Who waits for a part of it looks at each change: that is for ends of pools and queues only.
+        if self._partly or (not self._batches and not self._in_flight):
             self._emptied.notify_all()
 
 

@@ -17,15 +17,15 @@ from ..errors import InvalidJobError, ReliqError
 from ..hooks import Emitter, Listener
 from ..identity import default_worker_label
 from ..job import Event
-from ..lifecycle import State
 from ..queue import Queue
 from ..reaper import Reaper
 from ..service import Service
 from ..storage.base import Storage, Worker
 from ..validate import MAX_WORKER_ID_BYTES, check_int, check_items, check_seconds, check_text, to_ms
 from .batching import MAX_SIZE, BatchSize
-from .crew import GRACE_S, Crew, until
+from .crew import Crew, until
 from .execution import AfterExecution, Executor
+from .ledger import ENDING, EVERYTHING
 from .signals import StopSignals
 from .source import Source
 
@@ -38,7 +38,6 @@ STOP_TIMEOUT_S = 30.0
 #: between instructions only), so the block has to end by itself.
 _SIGNAL_CHECK_S = 0.2
 _CHECK_S = 0.1
-_UNFINISHED = (State.QUEUED, State.WAITING, State.PROCESSING, State.FAILING)
 
 
 class WorkerPool:
@@ -83,6 +82,8 @@ class WorkerPool:
             "stalled", "error",
         )  # fmt: skip
         self._lock = threading.Lock()
+        #: Held while a queue is added or removed.
+        self._changing = threading.Lock()
         self._crews: list[Crew] = []
         self._pid: int | None = None
         self._is_stopping = False
@@ -115,6 +116,8 @@ class WorkerPool:
         with self._lock:
             if self._pid is not None:
                 raise InvalidJobError("this pool was started already; make a new one to start again")
+            for queue in self.queues:
+                queue.apply_limits()
             crews = [self._make_crew(storage, queues) for storage, queues in self._group().items()]
             self._pid = os.getpid()
             self._crews = crews
@@ -186,8 +189,9 @@ class WorkerPool:
     def run_until_empty(self, timeout: float | None = None) -> bool:
         """Work until the queues hold nothing queued, waiting, processing or failing, in any process.
 
-        True then, False after ``timeout`` seconds or when stopped. Scheduled jobs and paused queues do not
-        count. Starts the pool if need be, and then stops it at the end.
+        True then, False after ``timeout`` seconds or when stopped. Scheduled and persistent jobs do not count, nor
+        do those that a pause or a rate limit holds at that moment. Starts the pool if need be, and then stops it at
+        the end.
         """
         self._check_pid()
         deadline = math.inf if timeout is None else time.monotonic() + check_seconds("timeout", timeout, zero=True)
@@ -210,27 +214,84 @@ class WorkerPool:
     def __repr__(self) -> str:
         return f"WorkerPool({[queue.name for queue in self.queues]}, threads={self.threads})"
 
+    # -- queues that come and go ------------------------------------------------------
+
+    def add(self, queue: Queue) -> None:
+        """Serve one more queue, from now on when the pool runs."""
+        self._check_pid()
+        [queue] = _check_queues(queue)
+        with self._changing:
+            if self._is_stopping:
+                raise InvalidJobError("this pool was stopped: make a new one")
+            if any(_is_same(queue, other) for other in self.queues):
+                raise InvalidJobError(f"queue {queue.name!r} is in the pool already")
+            if self._pid is not None:
+                queue.apply_limits()
+                crew = self._crew_of(queue.storage)
+                if crew is not None:
+                    crew.add(self._make_source(queue.storage, queue))
+                else:
+                    crew = self._make_crew(queue.storage, [queue])
+                    crew.start()
+                    self._crews = [*self._crews, crew]
+            self.queues = (*self.queues, queue)
+
+    def remove(self, queue: Queue, timeout: float | None = None) -> None:
+        """Serve a queue no more: claim nothing more from it, wait up to ``timeout`` seconds (None: as long as it takes)
+        for its running jobs, then give back what is left, as :meth:`stop` does. The other queues go on.
+
+        Not from a handler or listener of this pool: that would wait for itself.
+        """
+        self._check_pid()
+        deadline = math.inf if timeout is None else time.monotonic() + check_seconds("timeout", timeout, zero=True)
+        if any(crew.owns(threading.current_thread()) for crew in self._crews):
+            raise InvalidJobError("remove waits for handlers: call it from another thread than theirs")
+        with self._changing:
+            if not any(other is queue for other in self.queues):
+                raise InvalidJobError(f"queue {getattr(queue, 'name', queue)!r} is not in the pool")
+            self.queues = tuple(other for other in self.queues if other is not queue)
+            if self._pid is None or self._is_stopping:
+                return
+            crew = self._crew_of(queue.storage)
+            if crew is None:
+                return
+            source = next(source for source in crew.sources if source.name == queue.name)
+            if len(crew.sources) > 1:
+                crew.remove(source, lambda: until(min(deadline, self._deadline)))
+                return
+            self._crews = [other for other in self._crews if other is not crew]
+            crew.quiet()
+            crew.drain(EVERYTHING, lambda: until(min(deadline, self._deadline)))
+            crew.close()
+
+    def _crew_of(self, storage: Storage) -> Crew | None:
+        return next((crew for crew in self._crews if crew.storage is storage), None)
+
     # -- inside -----------------------------------------------------------------------
 
     def _stop(self) -> None:
         """The order of a stop: runners, then what they hold, then the threads that keep it alive."""
-        crews = self._crews
+        with self._changing:  # a queue that is being added or removed is so first
+            crews = self._crews
         for crew in crews:
             crew.quiet()
-        drained = [crew.ledger.wait_empty(lambda: until(self._deadline)) for crew in crews]
-        if not all(drained):
-            for crew in crews:
-                crew.interrupt()
-            grace = time.monotonic() + GRACE_S
-            for crew in crews:
-                crew.ledger.wait_empty(lambda: until(grace))
-            for crew in crews:
-                crew.seize()
+        # All at once: each may take as long as the deadline and the grace behind it allow.
+        drains = [
+            Service(f"reliq-{self.worker.label}-drain", lambda _, crew=crew: self._drain(crew)).start()
+            for crew in crews[1:]
+        ]
+        for crew in crews[:1]:
+            self._drain(crew)
+        for drain in drains:
+            drain.stop()
         for crew in crews:
             crew.close()
         self._report(Event("stopped"))
         self._stopped.set()
         self._mail.put("stopped")
+
+    def _drain(self, crew: Crew) -> None:
+        crew.drain(EVERYTHING, lambda: until(self._deadline))
 
     def _stop_soon(self, timeout: float) -> None:
         # Not in this thread: it has to hear the second signal.
@@ -239,7 +300,8 @@ class WorkerPool:
     def _wait_until_empty(self, deadline: float) -> bool:
         while not self._stopping.is_set():
             soon = min(deadline, time.monotonic() + 1.0)
-            idle = all(crew.ledger.wait_empty(partial(until, soon)) for crew in self._crews)
+            # Persistent jobs never end; a pool may run them and be empty.
+            idle = all(crew.ledger.wait_empty(partial(until, soon), ENDING) for crew in self._crews)
             if idle and self._is_empty():
                 return True
             if time.monotonic() >= deadline:
@@ -251,13 +313,10 @@ class WorkerPool:
     def _is_empty(self) -> bool:
         for queue in self.queues:
             try:
-                counts = queue.storage.counts(queue.name)
-                if not any(counts.get(state) for state in _UNFINISHED):
-                    continue
-                if counts.get(State.PROCESSING) or not queue.storage.is_paused(queue.name):
+                if queue.storage.backlog(queue.name):
                     return False
             except Exception as error:
-                log.debug("queue %r: its counts cannot be read: %s", queue.name, error)
+                log.debug("queue %r: its backlog cannot be read: %s", queue.name, error)
                 return False
         return True
 
@@ -302,6 +361,10 @@ class WorkerPool:
                 "this pool was started before a fork and its threads are in the parent only: "
                 "make and start a pool in the child"
             )
+
+
+def _is_same(one: Queue, other: Queue) -> bool:
+    return one is other or (one.name == other.name and one.storage is other.storage)
 
 
 def _check_queues(queues: Queue | Iterable[Queue]) -> tuple[Queue, ...]:

@@ -65,7 +65,8 @@ class Runner(Service):
         source: Source | None = None
         while True:
             try:
-                source = source or self._turnstile.next()
+                if source is None or source.is_closed:
+                    source = self._turnstile.next()
                 if source is None:
                     return
                 batch, more = self._claim(source)
@@ -92,6 +93,8 @@ class Runner(Service):
             self._ledger.enter(serial, ())
             self._suspect()
             raise
+        if claim.wait_ms is not None:
+            source.held_until = time.monotonic() + claim.wait_ms / 1000
         batch = self._ledger.enter(serial, claim.jobs)
         if self._outage.is_on:
             self._outage.over("claim", "wait for jobs")
@@ -100,7 +103,7 @@ class Runner(Service):
     def _work_off(self, batch: Batch) -> bool:
         """Run and settle a batch; False when this thread has been replaced and must end."""
         ledger = self._ledger
-        if self._turnstile.is_closed:  # claimed while the pool went quiet: the ring is passed on
+        if self._turnstile.is_closed or batch.source.is_closed:  # claimed in a race with that: the ring is passed on
             self._settler.settle(ledger.hand_back(batch))
             return True
         executor = batch.source.executor

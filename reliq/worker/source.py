@@ -12,7 +12,11 @@ from .execution import Executor
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """What it takes to claim, run and settle jobs of one queue. ``looked_at``: the last claim, monotonic."""
+    """What it takes to claim, run and settle jobs of one queue.
+
+    ``looked_at``: the last claim, monotonic; ``held_until``: when a rate limit has its next token, as far
+    as this pool knows, -inf while none holds it; ``is_closed``: the pool gave the queue up.
+    """
 
     name: str
     storage: Storage
@@ -20,3 +24,5 @@ class Source:
     executor: Executor
     size: BatchSize = field(default_factory=BatchSize)
     looked_at: float = -math.inf
+    held_until: float = -math.inf
+    is_closed: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -25,12 +26,14 @@ class Turnstile:
     def __init__(self, storage: Storage, sources: Sequence[Source]) -> None:
         self._storage = storage
         self._sources = tuple(sources)
-        self._by_name = {source.name: source for source in sources}
         self._place = threading.Lock()
         self._bell: Doorbell | None = None
         #: Queues to look at without a ring: all of them at the start, after an error and at each fallback.
-        self._unlooked: deque[Source] = deque(sources)
+        self._unlooked: deque[Source] = deque()
         self._turn = 0
+        self._belled: tuple[Source, ...] | None = None
+        #: When every queue is looked at whatever rang or not; monotonic.
+        self._look_at = math.inf
         self.is_closed = False
 
     def next(self) -> Source | None:
@@ -38,35 +41,57 @@ class Turnstile:
         with self._place:
             while not self.is_closed:
                 # The bell before the first look: what comes after that look rings it.
-                bell = self._bell or self._hang_bell()
+                bell = self._bell_of(self._sources)
                 if self._unlooked:
                     return self._unlooked.popleft()
+                if (source := self._let_go()) is not None:
+                    return source
                 rang = self._wait(bell)
                 if rang is not None:
-                    source = self._by_name.get(rang)
+                    source = next((source for source in self._sources if source.name == rang), None)
                     if source is not None:
                         # Also once closed: the ring may be the only one, its runner has to pass it on.
                         return source
-                elif not self.is_closed:
+                elif not self.is_closed and time.monotonic() >= self._look_at:
                     self.look_at_all()
             return None
 
-    def _hang_bell(self) -> Doorbell:
-        bell = self._bell = self._storage.doorbell([source.name for source in self._sources], "work")
-        if self.is_closed:  # by a close that saw no bell to wake
-            bell.wake()
-        return bell
+    def _bell_of(self, sources: tuple[Source, ...]) -> Doorbell:
+        """The bell of these queues: a new one after they changed."""
+        if self._belled is not sources:
+            old, self._bell = self._bell, None
+            if old is not None:
+                old.close()
+            self._bell = self._storage.doorbell([source.name for source in sources], "work")
+            self._belled = sources
+            self.look_at_all()
+            if self.is_closed or self._sources is not sources:  # by somebody who saw no bell to wake
+                self._bell.wake()
+        assert self._bell is not None  # noqa: S101 (for the type checker)
+        return self._bell
+
+    def _let_go(self) -> Source | None:
+        """A queue whose rate limit has a token again."""
+        now = time.monotonic()
+        for source in self._sources:
+            if -math.inf < source.held_until <= now:
+                source.held_until = -math.inf
+                return source
+        return None
 
     def _wait(self, bell: Doorbell) -> str | None:
+        now = time.monotonic()
+        # Nobody rings when a rate limit has its next token.
+        until = min([self._look_at, *(source.held_until for source in self._sources if source.held_until > now)])
         try:
-            return bell.wait(self._storage.fallback_ms / 1000)
+            return bell.wait(max(0.0, until - now))
         except BaseException:
             self.look_at_all()  # a ring may have gone down with the connection
             raise
 
     def after(self, source: Source, more: bool) -> Source | None:
         """Where a runner goes after a claim from ``source``: None = wait for a ring."""
-        if not more or self.is_closed:
+        if not more or self.is_closed or source.is_closed:
             return None
         if len(self._sources) > 1:
             stalest = min(self._sources, key=_looked_at)
@@ -76,8 +101,16 @@ class Turnstile:
 
     def look_at_all(self) -> None:
         """Have every queue looked at once, beginning with another one each time."""
-        self._turn = (self._turn + 1) % len(self._sources)
-        self._unlooked = deque((*self._sources[self._turn :], *self._sources[: self._turn]))
+        self._look_at = time.monotonic() + self._storage.fallback_ms / 1000
+        sources = self._sources
+        self._turn = (self._turn + 1) % len(sources)
+        self._unlooked = deque((*sources[self._turn :], *sources[: self._turn]))
+
+    def change(self, sources: Sequence[Source]) -> None:
+        """Serve these queues from now on; at least one."""
+        self._sources = tuple(sources)
+        if (bell := self._bell) is not None:
+            bell.wake()
 
     def close(self) -> None:
         """Let every runner leave, now and later."""
