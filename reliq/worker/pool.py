@@ -276,12 +276,7 @@ class WorkerPool:
         for crew in crews:
             crew.quiet()
         # All at once: each may take as long as the deadline and the grace behind it allow.
-        drains = [
-            Service(f"reliq-{self.worker.label}-drain", lambda _, crew=crew: self._drain(crew)).start()
-            for crew in crews[1:]
-        ]
-        for crew in crews[:1]:
-            self._drain(crew)
+        drains = [Service(f"reliq-{self.worker.label}-drain", partial(self._drain, crew)).start() for crew in crews]
         for drain in drains:
             drain.stop()
         for crew in crews:
@@ -290,7 +285,7 @@ class WorkerPool:
         self._stopped.set()
         self._mail.put("stopped")
 
-    def _drain(self, crew: Crew) -> None:
+    def _drain(self, crew: Crew, _: threading.Event) -> None:
         crew.drain(EVERYTHING, lambda: until(self._deadline))
 
     def _stop_soon(self, timeout: float) -> None:
