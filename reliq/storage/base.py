@@ -23,9 +23,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 from ..lifecycle import State
+
+if TYPE_CHECKING:
+    from ..options import QueueArguments
+    from ..queue import Queue
 
 #: How long the trace of a removed record answers repeated calls (SPEC I11, I25).
 TOMBSTONE_MS = 60_000
@@ -324,6 +328,13 @@ class Storage(ABC):
     #: How long a sleeping wait or doorbell goes before it looks by itself. Correct wake-ups do
     #: not rest on it: the contract suite raises it to a minute.
     fallback_ms: int = FALLBACK_MS
+
+    def queue(self, name: str = "default", **options: Unpack[QueueArguments]) -> Queue:
+        """The queue of that name on this storage; the options are those of :class:`~reliq.queue.Queue`."""
+        # The one look upwards: a storage is what people have in hand.
+        from ..queue import Queue
+
+        return Queue(name, self, **options)
 
     # -- transitions ------------------------------------------------------------------
 

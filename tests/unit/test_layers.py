@@ -33,8 +33,12 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "serde": (("errors", "lifecycle", "retry"), "values to bytes, whatever carries them"),
     "message": (("errors", "lifecycle", "retry", "serde"), "the envelope is a format, not a place"),
     "job": (("errors", "lifecycle", "retry", "serde", "message"), "what people see of a job talks to no storage"),
+    "context": (("job",), "which job runs is asked for at the bottom, by whoever enqueues"),
     "service": (("errors",), "a thread with a stop event knows nothing of jobs"),
-    "storage.base": (_VALUES, "the contract is written in plain values; it must not know who keeps it"),
+    "storage.base": (
+        (*_VALUES, "queue"),  # in one method, which hands out what people asked for by its name
+        "the contract is written in plain values; it must not know who keeps it",
+    ),
     "storage.registry": (
         ("errors", "storage.base", "storage.sql", "storage.redis"),
         "it makes storages by URL, and is the only one that knows them all",
