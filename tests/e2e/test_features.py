@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,15 +26,25 @@ from reliq import (
     current_job,
 )
 from reliq.retry import Backoff
+from reliq.storage.base import Storage
+from reliq.storage.redis.storage import RedisStorage
+from reliq.storage.sql.file import FileStorage
 from reliq.storage.sql.memory import MemoryStorage
 
 PATIENCE = 10.0
 AT_ONCE = Backoff(base=0.0, jitter=0.0)
 
 
-@pytest.fixture
-def storage() -> Iterator[MemoryStorage]:
-    storage = MemoryStorage()
+@pytest.fixture(params=["memory", "file", "redis"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    storage: Storage
+    if request.param == "memory":
+        storage = MemoryStorage()
+    elif request.param == "file":
+        storage = FileStorage(tmp_path / "queue", durability="os")
+    else:
+        url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")
+        storage = RedisStorage(url, prefix=prefix)
     storage.fallback_ms = 60_000  # so that a missing ring shows
     yield storage
     storage.close()
@@ -60,7 +71,7 @@ class Log:
 # -- groups ---------------------------------------------------------------------------
 
 
-def test_jobs_of_a_group_run_in_order_whatever_the_threads(storage: MemoryStorage) -> None:  # F003-02
+def test_jobs_of_a_group_run_in_order_whatever_the_threads(storage: Storage) -> None:  # F003-02
     queue = Queue("orders", storage, backoff=AT_ONCE)
     log = Log()
     running: dict[str | None, int] = {}
@@ -87,7 +98,7 @@ def test_jobs_of_a_group_run_in_order_whatever_the_threads(storage: MemoryStorag
         assert len(ran) == 30 + 4  # the retried ones twice, in their place
 
 
-def test_a_fifo_queue_needs_a_group_and_takes_equal_jobs_for_one(storage: MemoryStorage) -> None:  # F003-01, F003-03
+def test_a_fifo_queue_needs_a_group_and_takes_equal_jobs_for_one(storage: Storage) -> None:  # F003-01, F003-03
     queue = Queue("orders.fifo", storage)
     with pytest.raises(InvalidJobError, match=r"'orders\.fifo' is a \.fifo queue: each of its jobs needs a group"):
         queue.enqueue("a", 1)
@@ -120,9 +131,7 @@ def queue_with_handler(queue: Queue) -> Queue:
 # -- limits ---------------------------------------------------------------------------
 
 
-def test_limits_live_in_the_storage_and_who_differs_is_told(
-    storage: MemoryStorage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_live_in_the_storage_and_who_differs_is_told(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
     first = Queue("q", storage, rate_limit="100/m", max_length=5)
     first.enqueue("a", 1)
     assert first.limits == {"rate_limit": "100/m", "max_concurrency": None, "max_length": 5, "group_concurrency": 1}
@@ -151,7 +160,7 @@ def test_limits_live_in_the_storage_and_who_differs_is_told(
         ({"group_concurrency": -1}, "group_concurrency"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(storage: MemoryStorage, options: dict[str, Any], says: str) -> None:
+def test_limits_that_make_no_sense_are_refused(storage: Storage, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidJobError, match=says):
         Queue("q", storage, **options)
     with pytest.raises(InvalidJobError, match=says):
@@ -162,7 +171,7 @@ def test_limits_that_make_no_sense_are_refused(storage: MemoryStorage, options: 
         Queue("q", storage).set_limits(speed=2)
 
 
-def test_a_full_queue_refuses_and_writes_nothing(storage: MemoryStorage) -> None:
+def test_a_full_queue_refuses_and_writes_nothing(storage: Storage) -> None:
     queue = Queue("q", storage, max_length=3)
     queue.enqueue_many([("a", 1), ("b", 2)])
     with pytest.raises(QueueFullError, match="3"):
@@ -174,7 +183,7 @@ def test_a_full_queue_refuses_and_writes_nothing(storage: MemoryStorage) -> None
         queue.call("d", 4, timeout=5)
 
 
-def test_max_concurrency_holds_over_pools_and_a_freed_slot_is_taken_at_once(storage: MemoryStorage) -> None:
+def test_max_concurrency_holds_over_pools_and_a_freed_slot_is_taken_at_once(storage: Storage) -> None:
     queue = Queue("q", storage, max_concurrency=3)
     lock = threading.Lock()
     now: list[str] = []
@@ -198,7 +207,7 @@ def test_max_concurrency_holds_over_pools_and_a_freed_slot_is_taken_at_once(stor
     assert time.monotonic() - began < 5  # nobody waited for a fallback
 
 
-def test_a_rate_limit_lets_idle_pools_go_on_by_themselves(storage: MemoryStorage) -> None:
+def test_a_rate_limit_lets_idle_pools_go_on_by_themselves(storage: Storage) -> None:
     queue = Queue("q", storage, rate_limit="50/s")
     log = Log()
     queue.handler(lambda job: log.add(time.monotonic()))
@@ -208,7 +217,7 @@ def test_a_rate_limit_lets_idle_pools_go_on_by_themselves(storage: MemoryStorage
     assert 0.4 <= times[-1] - times[0] <= 2.0, "30 jobs at 50/s with a burst of 5"
 
 
-def test_a_claim_by_hand_waits_for_the_rate_limit(storage: MemoryStorage) -> None:
+def test_a_claim_by_hand_waits_for_the_rate_limit(storage: Storage) -> None:
     queue = Queue("q", storage, rate_limit="10/s")
     queue.enqueue_many((f"j{n}", n) for n in range(3))
     began = time.monotonic()
@@ -221,7 +230,7 @@ def test_a_claim_by_hand_waits_for_the_rate_limit(storage: MemoryStorage) -> Non
 # -- dependencies ---------------------------------------------------------------------
 
 
-def test_a_job_runs_after_others_and_reaches_their_results(storage: MemoryStorage) -> None:
+def test_a_job_runs_after_others_and_reaches_their_results(storage: Storage) -> None:
     queue = Queue("q", storage)
     log = Log()
 
@@ -254,7 +263,7 @@ def test_a_job_runs_after_others_and_reaches_their_results(storage: MemoryStorag
     assert log.entries[-1] == "join"
 
 
-def test_what_can_never_run_fails_with_its_cause(storage: MemoryStorage) -> None:
+def test_what_can_never_run_fails_with_its_cause(storage: Storage) -> None:
     queue = Queue("q", storage)
     queue.enqueue("root", 0, delay=60)
     queue.enqueue("next", 0, after=["root"])
@@ -270,7 +279,7 @@ def test_what_can_never_run_fails_with_its_cause(storage: MemoryStorage) -> None
             queue.call("orphan", 0, after=["nobody"], timeout=PATIENCE)
 
 
-def test_links_that_make_no_sense_are_refused_before_anything_is_written(storage: MemoryStorage) -> None:
+def test_links_that_make_no_sense_are_refused_before_anything_is_written(storage: Storage) -> None:
     queue = Queue("q", storage)
     with pytest.raises(InvalidJobError, match=r"after must not go round in a circle, got 'a' -> 'b' -> 'a'|'b' -> 'a'"):
         queue.enqueue_many([NewJob("a", 1, after=["b"]), NewJob("b", 1, after=["a"])])
@@ -293,7 +302,7 @@ def test_links_that_make_no_sense_are_refused_before_anything_is_written(storage
 # -- persistent jobs ------------------------------------------------------------------
 
 
-def test_a_persistent_job_runs_again_and_again_until_it_is_cancelled(storage: MemoryStorage) -> None:  # F004-06
+def test_a_persistent_job_runs_again_and_again_until_it_is_cancelled(storage: Storage) -> None:  # F004-06
     queue = Queue("q", storage, backoff=AT_ONCE)
     log = Log()
 
@@ -317,7 +326,7 @@ def test_a_persistent_job_runs_again_and_again_until_it_is_cancelled(storage: Me
             queue.wait("ever", timeout=PATIENCE)
 
 
-def test_a_stop_gives_a_persistent_job_to_the_next_pool_at_once(storage: MemoryStorage) -> None:  # F004-06
+def test_a_stop_gives_a_persistent_job_to_the_next_pool_at_once(storage: Storage) -> None:  # F004-06
     queue = Queue("q", storage)
     log = Log()
 
@@ -343,13 +352,13 @@ def test_a_stop_gives_a_persistent_job_to_the_next_pool_at_once(storage: MemoryS
     [{"max_attempts": 2}, {"time_limit": 1}, {"result_ttl": 1}, {"dedup_ttl": 1}, {"delay": 1}, {"group": "g"},
      {"after": ["x"]}],
 )  # fmt: skip
-def test_a_persistent_job_takes_no_option_that_speaks_of_its_end(storage: MemoryStorage, options: Any) -> None:
+def test_a_persistent_job_takes_no_option_that_speaks_of_its_end(storage: Storage, options: Any) -> None:
     [name] = options
     with pytest.raises(InvalidJobError, match=f"never ends by itself, so it takes no {name}"):
         Queue("q", storage).enqueue("a", None, persistent=True, **options)
 
 
-def test_nobody_can_call_a_persistent_job(storage: MemoryStorage) -> None:
+def test_nobody_can_call_a_persistent_job(storage: Storage) -> None:
     with pytest.raises(InvalidJobError, match="nobody can wait for its result"):
         Queue("q", storage).call("a", None, persistent=True)
 
@@ -357,7 +366,7 @@ def test_nobody_can_call_a_persistent_job(storage: MemoryStorage) -> None:
 # -- queues that come and go ----------------------------------------------------------
 
 
-def test_a_pool_serves_queues_that_come_and_go(storage: MemoryStorage) -> None:  # F004-01
+def test_a_pool_serves_queues_that_come_and_go(storage: Storage) -> None:  # F004-01
     log = Log()
     queues = [Queue(name, storage) for name in ("a", "b")]
     for queue in queues:
@@ -384,7 +393,7 @@ def test_a_pool_serves_queues_that_come_and_go(storage: MemoryStorage) -> None: 
             pool.remove(b)
 
 
-def test_removing_a_queue_gives_its_work_back(storage: MemoryStorage) -> None:  # F004-01
+def test_removing_a_queue_gives_its_work_back(storage: Storage) -> None:  # F004-01
     stays, goes = Queue("stays", storage), Queue("goes", storage)
     begun, log = threading.Event(), Log()
 
@@ -406,7 +415,7 @@ def test_removing_a_queue_gives_its_work_back(storage: MemoryStorage) -> None:  
         assert stays.call("x", 5, timeout=PATIENCE) == 5
 
 
-def test_a_handler_cannot_remove_its_own_queue(storage: MemoryStorage) -> None:
+def test_a_handler_cannot_remove_its_own_queue(storage: Storage) -> None:
     queue = Queue("q", storage)
     pool = WorkerPool(queue, threads=1)
 
@@ -423,7 +432,7 @@ def test_a_handler_cannot_remove_its_own_queue(storage: MemoryStorage) -> None:
 # -- context, progress, upkeep --------------------------------------------------------
 
 
-def test_the_running_job_is_known_and_its_headers_are_carried_on(storage: MemoryStorage) -> None:  # F003-05, F003-08
+def test_the_running_job_is_known_and_its_headers_are_carried_on(storage: Storage) -> None:  # F003-05, F003-08
     queue, other = Queue("q", storage), Queue("other", storage)
     assert current_job() is None
 
@@ -444,7 +453,7 @@ def test_the_running_job_is_known_and_its_headers_are_carried_on(storage: Memory
     assert current_job() is None
 
 
-def test_progress_is_seen_in_status_and_events(storage: MemoryStorage) -> None:  # F003-11
+def test_progress_is_seen_in_status_and_events(storage: Storage) -> None:  # F003-11
     queue = Queue("q", storage)
     events = Log()
     unsubscribe = queue.subscribe(lambda event: events.add(event.name) if event.name == "progress" else None)
@@ -472,7 +481,7 @@ def test_progress_is_seen_in_status_and_events(storage: MemoryStorage) -> None: 
     unsubscribe()
 
 
-def test_equal_jobs_are_cancelled_wherever_they_are(storage: MemoryStorage) -> None:  # F004-05
+def test_equal_jobs_are_cancelled_wherever_they_are(storage: Storage) -> None:  # F004-05
     queue = Queue("q", storage, backoff=Backoff(base=60))
     begun = threading.Event()
 
@@ -505,7 +514,7 @@ def test_equal_jobs_are_cancelled_wherever_they_are(storage: MemoryStorage) -> N
     assert [job.id for job in queue.jobs()] == ["other"]
 
 
-def test_a_deleted_queue_is_gone_and_its_handlers_are_told(storage: MemoryStorage) -> None:  # F004-10
+def test_a_deleted_queue_is_gone_and_its_handlers_are_told(storage: Storage) -> None:  # F004-10
     queue = Queue("q", storage)
     begun, told = threading.Event(), Log()
 
@@ -526,7 +535,7 @@ def test_a_deleted_queue_is_gone_and_its_handlers_are_told(storage: MemoryStorag
     assert storage.queues() == ["q"]
 
 
-def test_a_storage_hands_out_its_queues(storage: MemoryStorage) -> None:  # F003-08
+def test_a_storage_hands_out_its_queues(storage: Storage) -> None:  # F003-08
     queue = storage.queue("q", max_attempts=7)
     assert queue.storage is storage
     assert queue.options.max_attempts == 7
