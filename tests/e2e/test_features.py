@@ -417,15 +417,16 @@ def test_removing_a_queue_gives_its_work_back(storage: Storage) -> None:  # F004
 
 def test_a_handler_cannot_remove_its_own_queue(storage: Storage) -> None:
     queue = Queue("q", storage)
-    pool = WorkerPool(queue, threads=1)
+    pools: list[WorkerPool] = []
 
     @queue.handler
     def run(job: Job) -> str:
         with pytest.raises(InvalidJobError, match="from another thread"):
-            pool.remove(queue)
+            pools[0].remove(queue)
         return "refused"
 
-    with pool:
+    pools.append(WorkerPool(queue, threads=1))
+    with pools[0]:
         assert queue.call("a", timeout=PATIENCE) == "refused"
 
 
