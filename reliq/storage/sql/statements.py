@@ -118,13 +118,15 @@ def _alone(transition: str) -> str:
         row = row.replace("?", f"NEW.{column}", 1)
     values = ", ".join(f"NEW.{name}" for name in parameters)
     names = ", ".join(f"0 AS {name}" for name in (*parameters, *columns))
+    steps = (
+        f"DELETE FROM {transition}_in",  # noqa: S608 (names of our own files)
+        f"INSERT INTO {transition}_in VALUES {row}",  # noqa: S608
+        f"INSERT INTO {transition} VALUES ({values})",  # noqa: S608
+    )
+    view = f"{transition}_alone"
     return (
-        f"CREATE TEMP VIEW {transition}_alone AS SELECT {names};\n"
-        f"CREATE TEMP TRIGGER {transition}_alone_do INSTEAD OF INSERT ON {transition}_alone BEGIN\n"
-        f"DELETE FROM {transition}_in;\n"
-        f"INSERT INTO {transition}_in VALUES {row};\n"
-        f"INSERT INTO {transition} VALUES ({values});\n"
-        "END;"  # noqa: S608 (names of our own files)
+        f"CREATE TEMP VIEW {view} AS SELECT {names};\n"
+        f"CREATE TEMP TRIGGER {view}_do INSTEAD OF INSERT ON {view} BEGIN {'; '.join(steps)}; END;"
     )
 
 

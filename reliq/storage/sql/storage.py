@@ -78,6 +78,8 @@ class SqlStorage(Storage):
     def enqueue(
         self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
     ) -> list[Enqueued]:
+        if len(jobs) == 1:
+            return self._enqueue_distinct(queue, jobs, wait_ms if waiter is not None else 0)
         answers: list[Enqueued] = []
         for batch in _chunks(jobs):
             answers += self._enqueue(queue, batch, wait_ms if waiter is not None else 0)
