@@ -102,7 +102,7 @@ def _staged(transition: str) -> list[str]:
     return re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", table[1])[1:] if table else []
 
 
-#: How a row is staged, by transition, with a place for each of its values.
+#: How a row is staged, by transition, with a place for each of its values. `Write` says what they may be.
 ROWS = {
     name: f"(NULL, {', '.join(f'nullif(?, {MISSING})' if column == 'ttl_ms' else '?' for column in columns)})"
     for name in TRANSITIONS
