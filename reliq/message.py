@@ -31,24 +31,18 @@ class Message(NamedTuple):
     after: tuple[str, ...] = ()
 
 
-def encode(
-    payload: bytes,
+def head(
     headers: dict[str, str] | None = None,
     time_limit: float | None = None,
     backoff: Backoff = _DEFAULT_BACKOFF,
     after: tuple[str, ...] = (),
 ) -> bytes:
-    """Pack an envelope. Options that have their default take no space.
+    """What stands before the payload. Options that have their default take no space.
 
     Raises InvalidJobError when headers and ids take more than 64 KiB together.
     """
-    if (
-        not headers
-        and time_limit is None
-        and not after
-        and (backoff is _DEFAULT_BACKOFF or backoff == _DEFAULT_BACKOFF)
-    ):
-        return _PLAIN + payload
+    if not headers and time_limit is None and not after and backoff == _DEFAULT_BACKOFF:
+        return _PLAIN
     options: dict[str, Any] = {}
     if headers:
         options["headers"] = headers
@@ -63,7 +57,18 @@ def encode(
         raise InvalidJobError(
             f"the ids of after and the headers must take at most {MAX_HEADER_BYTES} bytes together, got {len(header)}"
         )
-    return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header + payload
+    return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header
+
+
+def encode(
+    payload: bytes,
+    headers: dict[str, str] | None = None,
+    time_limit: float | None = None,
+    backoff: Backoff = _DEFAULT_BACKOFF,
+    after: tuple[str, ...] = (),
+) -> bytes:
+    """Pack an envelope."""
+    return head(headers, time_limit, backoff, after) + payload
 
 
 def decode(data: bytes) -> Message:

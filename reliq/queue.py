@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Self, TypeVar, Unpack
@@ -74,6 +75,7 @@ class Queue:
         self._new_limits = self.options.given_limits()
         self._defaults = JobOptions.default(self.options)
         self._default_ttls_ms = self._ttls_ms(self._defaults)
+        self._default_head = _head(self._defaults)
         self._emitter = Emitter("enqueued", "duplicate", "cancelled")
         self._lock = threading.RLock()
         self._storage: Storage | None = None
@@ -161,15 +163,19 @@ class Queue:
         name each other in ``after``, in any order: then there are at most 1,000, accepted together or not at all.
         Raises QueueFullError when a chunk does not fit; nothing of that chunk was written.
         """
-        records = [self._record(*_unpack(job)) for job in jobs]
-        order = in_order(records) if any(record.after for record in records) else range(len(records))
+        jobs = list(jobs)
+        random = os.urandom(8 * len(jobs))  # a call for each nonce costs as much as the rest of a small job
+        records = [self._record(*_unpack(job), random[8 * n : 8 * n + 8]) for n, job in enumerate(jobs)]
+        order = in_order(records) if any(record.after for record in records) else None
         storage = self._ready_storage()
-        results: dict[int, EnqueueResult] = {}
-        for chunk in _chunks(order, MAX_BATCH):
-            answers = storage.enqueue(self.name, [records[n] for n in chunk])
+        results: list[EnqueueResult] = []
+        for chunk in _chunks(records if order is None else [records[n] for n in order], MAX_BATCH):
+            answers = storage.enqueue(self.name, chunk)
             self._tell(answers)
-            results |= zip(chunk, map(self._result, answers), strict=True)
-        return [results[n] for n in range(len(records))]
+            results += map(self._result, answers)
+        if order is not None:
+            results = [result for _, result in sorted(zip(order, results, strict=True))]
+        return results
 
     def call(
         self, id: str | None, payload: Any = None, *, timeout: float = 30.0, **options: Unpack[JobArguments]
@@ -417,34 +423,37 @@ class Queue:
         except Exception as error:
             raise SerdeError(f"queue {self.name!r}: the result of {id!r} cannot be decoded: {error}") from error
 
-    def _record(self, id: str | None, payload: Any, given: Mapping[str, Any]) -> NewRecord:
+    def _record(
+        self, id: str | None, payload: Any, given: Mapping[str, Any] | None, nonce: bytes | None = None
+    ) -> NewRecord:
         """Check everything and build what the storage takes; nothing is written yet."""
-        options, ttls_ms = self._defaults, self._default_ttls_ms
-        if given:
-            options = JobOptions.of(self.options, given)
-            ttls_ms = self._ttls_ms(options)
-        if self.is_fifo and options.group is None:
+        options = JobOptions.of(self.options, given) if given else None
+        if self.is_fifo and (options is None or options.group is None):
             raise InvalidJobError(f"queue {self.name!r} is a .fifo queue: each of its jobs needs a group")
-        data = self._dump_payload(id, payload)
         if id is not None:
             check_text("id", id, MAX_ID_BYTES)
-        elif self.is_fifo:
-            # Equal jobs of one group are one job; the same payload means something else in another group.
-            id = content_id(f"{options.group}\0".encode() + data)
-        else:
-            id = uuid.uuid4().hex
+        data = self._dump_payload(id, payload)
+        if id is None:
+            # Equal jobs of one group of a .fifo queue are one job; in another group they mean something else.
+            id = content_id(f"{options.group}\0".encode() + data) if options and self.is_fifo else uuid.uuid4().hex
+        nonce = nonce or os.urandom(8)
+        caller = running.get()
+        inherited = None if caller is None else caller.headers
+        if options is None:
+            if not inherited:
+                head = self._default_head
+                return NewRecord(id, nonce, head + data, self._defaults.max_attempts, *self._default_ttls_ms)
+            options = self._defaults
         if id in options.after:
             raise InvalidJobError(f"after must not hold the job itself, got {id!r}")
-        headers = options.headers
-        caller = running.get()
-        if caller is not None and caller.headers:
-            headers = check_headers({**caller.headers, **(headers or {})})
+        if inherited:
+            options = replace(options, headers=check_headers({**inherited, **(options.headers or {})}))
         return NewRecord(
             id,
-            os.urandom(8),
-            message.encode(data, headers, options.time_limit, options.backoff, options.after),
+            nonce,
+            _head(options) + data,
             options.max_attempts,
-            *ttls_ms,
+            *self._ttls_ms(options),
             options.priority,
             to_ms(options.delay) if options.delay else 0,
             None if options.at is None else round(options.at * 1000),
@@ -468,7 +477,8 @@ class Queue:
 
     def _result(self, answer: Enqueued) -> EnqueueResult:
         result = self._load_result(answer.id, answer.result) if answer.status == "completed" else None
-        return EnqueueResult(answer.id, answer.status, answer.state.value, result)
+        # `.value` is a property in Python, and costs as much as the answer itself.
+        return EnqueueResult(answer.id, answer.status, answer.state._value_, result)
 
     def _tell(self, answers: Sequence[Enqueued]) -> None:
         emitter = self._emitter
@@ -512,14 +522,18 @@ class Queue:
         return CallTimeoutError(id, f"did not end within {timeout:g} s; it goes on")
 
 
-def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any]]:
+def _head(options: JobOptions) -> bytes:
+    return message.head(options.headers, options.time_limit, options.backoff, options.after)
+
+
+def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any] | None]:
     if type(job) is tuple and len(job) == 2:
-        return *job, {}
+        return job[0], job[1], None
     if isinstance(job, NewJob):
         options = {name: getattr(job, name) for name in NewJob.__slots__ if name not in ("id", "payload")}
         return job.id, job.payload, {name: value for name, value in options.items() if value is not None}
     if isinstance(job, Sequence) and not isinstance(job, str | bytes) and len(job) == 2:
-        return job[0], job[1], {}
+        return job[0], job[1], None
     raise InvalidJobError(f"jobs must hold (id, payload) pairs or NewJob, got {type(job).__name__}")
 
 

@@ -1,6 +1,6 @@
 -- Accepts each job whose id is free.
 -- In:  enqueue_in: one row per job, each id once; due_ms is when it may run; waited_ms > 0: somebody waits until then.
---      INSERT INTO enqueue (now_ms, qid)
+--      INSERT INTO enqueue (now_ms, qid), or for one job enqueue_alone (now_ms, qid, and the columns after n)
 -- Out: enqueue_out: a row for each n that is not simply a new job, queued now. status: 'new' (accepted now),
 --      'queued' (accepted before, by this nonce), 'duplicate' or 'completed' (result); state, nonce: of the
 --      incarnation under the id; key: of the record that stood there.

@@ -1,6 +1,6 @@
 -- Ends runs, item by item: refused unless processing with this (nonce, token).
 -- In:  settle_in: one row per outcome, each id once.
---      INSERT INTO settle (now_ms, qid, worker)
+--      INSERT INTO settle (now_ms, qid, worker), or for one settle_alone (these, and the columns after n)
 -- Out: settle_out per n that was not refused: state it led to; is_new = 0: the answer to a repeat.
 CREATE TEMP TABLE settle_in (
     n INTEGER PRIMARY KEY, id TEXT, nonce BLOB, token INTEGER, verb TEXT, result BLOB, error BLOB, delay_ms INTEGER,

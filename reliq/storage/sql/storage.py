@@ -31,7 +31,7 @@ from ..base import (
 )  # fmt: skip
 from .connection import Database, Row, Write
 from .events import LISTEN_SECONDS, Dispatcher
-from .statements import READ
+from .statements import MISSING, READ
 from .wakeups import Bell, LocalDoorbell, Wakeups
 
 try:
@@ -78,6 +78,8 @@ class SqlStorage(Storage):
     def enqueue(
         self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
     ) -> list[Enqueued]:
+        if len(jobs) == 1:
+            return self._enqueue_distinct(queue, jobs, wait_ms if waiter is not None else 0)
         answers: list[Enqueued] = []
         for batch in _chunks(jobs):
             answers += self._enqueue(queue, batch, wait_ms if waiter is not None else 0)
@@ -100,8 +102,9 @@ class SqlStorage(Storage):
         now = self._now_ms()
         waited_ms = now + wait_ms if wait_ms > 0 else 0
         rows = [
-            (job.id, job.nonce, job.message, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms,
-             job.priority, now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
+            (job.id, bytearray(job.nonce), bytearray(job.message), job.max_attempts, job.result_ttl_ms,
+             job.dedup_ttl_ms, job.dead_ttl_ms, job.priority,
+             now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
             for job in jobs
         ]  # fmt: skip
         (out,) = self._database.write(
@@ -160,7 +163,11 @@ class SqlStorage(Storage):
 
     def _settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         now = self._now_ms()
-        rows = [(o.id, o.nonce, o.token, _VERBS[o.verb], o.result, o.error, o.delay_ms, o.ttl_ms) for o in outcomes]
+        rows = [
+            (o.id, bytearray(o.nonce), o.token, _VERBS[o.verb], bytearray(o.result), bytearray(o.error), o.delay_ms,
+             MISSING if o.ttl_ms is None else o.ttl_ms)
+            for o in outcomes
+        ]  # fmt: skip
         (out,) = self._database.write(
             Write(
                 "settle", now, self._opened(queue), worker.key, staged=rows, ids=[outcome.id for outcome in outcomes],
