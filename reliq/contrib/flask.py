@@ -24,17 +24,16 @@ def blueprint(queue: Queue, *, name: str | None = None, **options: Unpack[Endpoi
     app = endpoint(queue, **options)
     blueprint = flask.Blueprint(name or f"reliq_{queue.name.replace('.', '_')}", __name__)
 
-    def view(path: str) -> flask.Response:
+    def view(path: str = "") -> flask.Response:
         request = flask.request
         answer = app.handle(mounted(request.environ, request.path[: len(request.path) - len(path)]))
-        return flask.Response(answer.body, answer.status, list(answer.headers))
+        return flask.Response([answer.body], answer.status, list(answer.headers))  # bytes would set a new length
 
-    for rule, defaults in (("/", {"path": ""}), ("/<path:path>", None)):
+    for rule in ("/", "/<path:path>"):
         blueprint.add_url_rule(
             rule,
             "endpoint",
             view,
-            defaults=defaults,
             methods=_METHODS,  # the endpoint itself says which it takes
             provide_automatic_options=False,
             strict_slashes=False,

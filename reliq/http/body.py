@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from ..errors import InvalidJobError, SerdeError
 from ..serde import JsonSerde
-from .multipart import MAX_FIELDS, Field, parse_multipart, text_parameter
+from .multipart import MAX_FIELDS, Field, parameters_of, parse_multipart
 from .response import Problem
 
 DEFAULT_ACCEPTS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data", "text/*")
@@ -37,8 +37,9 @@ class ContentType:
 
     def __init__(self, value: str) -> None:
         media_type = value.partition(";")[0].strip().lower()
-        is_valid = len(value) <= _MAX_CONTENT_TYPE and value.isascii() and value.isprintable()
-        self.media_type = media_type if is_valid and _MEDIA_TYPE.fullmatch(media_type) else "*/*"
+        is_text = len(value) <= _MAX_CONTENT_TYPE and value.isascii() and value.isprintable()
+        is_valid = is_text and "*" not in media_type and _MEDIA_TYPE.fullmatch(media_type)
+        self.media_type = media_type if is_valid else "*/*"
         self._message = Message()
         if self.media_type != "*/*":
             self._message["content-type"] = value
@@ -46,7 +47,7 @@ class ContentType:
     def parameter(self, name: str) -> str | None:
         """A parameter's value, None when there is none or it cannot be read."""
         try:
-            return text_parameter(self._message, name, "content-type")
+            return parameters_of(self._message, "content-type").get(name)
         except ValueError:
             return None
 

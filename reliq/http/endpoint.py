@@ -87,6 +87,9 @@ class Endpoint:
         except StorageUnavailableError:
             _log.warning("queue %r: the storage does not answer", self.queue.name, exc_info=True)
             response = _unavailable("unavailable", "the queue cannot be reached at the moment").response()
+        except SerdeError:  # those of payloads were caught where the payload was
+            _log.warning("queue %r: a result has no JSON form", self.queue.name, exc_info=True)
+            response = _unreadable().response()
         except Exception:
             _log.exception("queue %r: a request failed", self.queue.name)
             response = Problem(500, "internal-error", "the request failed; the cause is in the server's log").response()
@@ -188,7 +191,7 @@ class Endpoint:
         if size > self.queue.options.max_payload_bytes:
             return too_large(self.queue.options.max_payload_bytes)
         if isinstance(error, SerdeError):  # not of this payload: the result of a completed job
-            return Problem(500, "result-unreadable", "the job's result cannot be read")
+            return _unreadable()
         return Problem(400, "job-invalid", str(error))
 
     def _headers(
@@ -312,6 +315,10 @@ def _accepted(answer: EnqueueResult) -> dict[str, Any]:
 
 def _unavailable(code: str, detail: str, headers: Iterable[tuple[str, str]] = (), **members: Any) -> Problem:
     return Problem(503, code, detail, [("Retry-After", str(RETRY_AFTER)), *headers], **members)
+
+
+def _unreadable() -> Problem:
+    return Problem(500, "result-unreadable", "the job's result cannot be read")
 
 
 def _query(environ: dict[str, Any]) -> dict[str, str]:

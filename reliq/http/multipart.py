@@ -18,6 +18,8 @@ from .response import Problem
 
 MAX_FIELDS = 1_000
 MAX_PART_HEADERS_BYTES = 4 * 1024
+#: A part has three parameters, and a file's name a few of these at most. Splitting a header at them is quadratic.
+_MAX_SEMICOLONS = 50
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 
 
@@ -46,6 +48,8 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[bytes]:
     start = _after(body, at + len(delimiter))
     if start is None:
         raise _malformed("its first boundary is not followed by a line")
+    if start < 0 and at > 0:
+        raise _malformed("its first boundary is its last, and not at its start")
     count = 0
     inner = b"\r\n" + delimiter
     while start >= 0:
@@ -77,17 +81,19 @@ def _field(part: bytes) -> Field:
     end = part.find(b"\r\n\r\n", 0, MAX_PART_HEADERS_BYTES + 4)
     if end < 0:
         raise _malformed(f"a part has no headers, or more than {MAX_PART_HEADERS_BYTES} bytes of them")
+    if part.count(b";", 0, end) > _MAX_SEMICOLONS:
+        raise _malformed("the headers of a part have too many parameters")
     try:
         # As text: from bytes beyond ASCII the parser makes objects that are no str.
         headers = HeaderParser().parsestr(part[:end].decode())
         disposition = headers.get_content_disposition()
-        name = text_parameter(headers, "name", "content-disposition")
-        filename = text_parameter(headers, "filename", "content-disposition")
-        charset = text_parameter(headers, "charset", "content-type")
+        parameters = parameters_of(headers, "content-disposition")
+        name, filename = parameters.get("name"), parameters.get("filename")
+        charset = parameters_of(headers, "content-type").get("charset")
         encoding = str(headers.get("content-transfer-encoding", "binary")).strip().lower()
     except UnicodeDecodeError:
         raise _malformed("the headers of a part must be UTF-8") from None
-    except (MessageError, ValueError, LookupError, TypeError, AttributeError):  # what the parser makes of nonsense
+    except ValueError:
         raise _malformed("the headers of a part cannot be read") from None
     if disposition != "form-data" or name is None:
         raise _malformed("a part must have a Content-Disposition of form-data with a name")
@@ -98,13 +104,23 @@ def _field(part: bytes) -> Field:
     return Field(name, filename, content_type, charset, part[end + 4 :])
 
 
-def text_parameter(message: Message, name: str, header: str) -> str | None:
-    """A header's parameter, as text in either of its forms; None when there is none."""
-    value = message.get_param(name, header=header)
-    if isinstance(value, tuple):  # RFC 2231: charset, language, value
-        charset, _, text = value
-        return text.encode("latin-1").decode("latin-1" if charset and charset.lower() == "iso-8859-1" else "utf-8")
-    return value
+def parameters_of(message: Message, header: str) -> dict[str, str]:
+    """A header's parameters as text, whichever form they came in; of one that is repeated the first.
+
+    Raises ValueError for those that are no text.
+    """
+    try:
+        given = message.get_params([], header)
+    except (MessageError, LookupError, TypeError, AttributeError) as error:  # what the parser makes of nonsense
+        raise ValueError(f"{header} cannot be read") from error
+    found: dict[str, str] = {}
+    for name, value in given:
+        if isinstance(value, tuple):  # RFC 2231: charset, language, value
+            charset, _, text = value
+            codec = "latin-1" if charset and charset.lower() == "iso-8859-1" else "utf-8"
+            value = text.encode("latin-1").decode(codec)
+        found.setdefault(name.lower(), value)
+    return found
 
 
 def _malformed(detail: str) -> Problem:

@@ -44,8 +44,8 @@ class EndpointOptions:
     ``authenticate(environ)`` returns a user id or None, which is 401 with ``challenge`` as its ``WWW-Authenticate``;
     without it anybody may. ``private`` keeps the jobs of its users apart. ``max_body`` is in bytes, by default the
     queue's ``max_payload_bytes``. ``max_wait`` bounds ``?wait=``, which holds a thread of the server; 0 turns
-    waiting off. ``show_errors`` tells clients the text of a failed job's error, never its traceback. ``job_options`` are
-    arguments of ``enqueue`` for every job.
+    waiting off. ``show_errors`` tells clients the text of a failed job's error, never its traceback. ``job_options``
+    are arguments of ``enqueue`` for every job.
     """
 
     route: str = "/"
