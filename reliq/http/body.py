@@ -71,6 +71,8 @@ def read_payload(environ: dict[str, Any], accepts: Sequence[str], limit: int) ->
     (wsgiref calls a body text/plain of which nobody said anything: there it is an empty str.)
     What cannot be accepted by its type or declared length is refused before anything is read.
     """
+    if environ.get("HTTP_CONTENT_ENCODING", "identity").strip().lower() != "identity":
+        raise _unsupported("no compressed bodies", accepts)
     given = environ.get("CONTENT_TYPE") or ""
     if not given:
         if read_body(environ, limit):

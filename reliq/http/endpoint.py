@@ -21,6 +21,7 @@ from ..errors import (
     QueueFullError,
     ResultExpiredError,
     SerdeError,
+    StorageError,
     StorageUnavailableError,
 )
 from ..job import EnqueueResult, JobStatus
@@ -156,21 +157,26 @@ class Endpoint:
         answer = self._enqueue(id, payload, options)
         headers = [id_header(answer.id), ("X-Job-Status", answer.status)]
         location = ("Location", self._route.status_url(environ.get("SCRIPT_NAME", ""), parameters, answer.id))
-        if answer.status == "queued":
-            if wait is None:
-                return document(202, _accepted(answer), [*headers, location])
-            return self._end_of(answer.id, user, wait, headers)
-        # It is known already. What is told of it comes from one look, together with whose it is.
-        status = self._find(answer.id, user)
-        if status is None:
-            raise Problem(409, "id-taken", "the id belongs to another job", [id_header(answer.id)], id=answer.id)
-        if status.state == State.COMPLETED or wait is not None:
-            return self._end_of(answer.id, user, wait or 0.0, headers, status)
+        status = None
+        if (
+            answer.status != "queued" and self._is_kept_apart
+        ):  # what is told of a known id comes from one look, together with whose it is
+            status = self._find(answer.id, user)
+            if status is None:
+                raise Problem(409, "id-taken", "the id belongs to another job", [id_header(answer.id)], id=answer.id)
+        if answer.state == State.COMPLETED or wait is not None:
+            try:
+                return self._end_of(answer.id, user, wait or 0.0, headers, status)
+            except StorageError:
+                if answer.state == State.COMPLETED:
+                    raise
+                # It was accepted: an error would make the client send it again, perhaps as another job.
+                _log.warning("queue %r: an accepted job cannot be followed", self.queue.name, exc_info=True)
         return document(202, _accepted(answer), [*headers, location])
 
     def _enqueue(self, id: str | None, payload: Any, options: dict[str, Any]) -> EnqueueResult:
         known = {} if id is None else {"id": id}
-        headers = [id_header(id)] if id is not None and id.isprintable() else []
+        headers = [] if id is None else [id_header(id)]
         try:
             return self.queue.enqueue(id, payload, **options)
         except QueueFullError as error:

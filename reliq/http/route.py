@@ -90,7 +90,9 @@ def split_path(environ: dict[str, Any]) -> list[str]:
         path = environ.get("PATH_INFO", "").encode("latin-1")
         script = environ.get("SCRIPT_NAME", "").encode("latin-1")
         pieces = _raw_pieces(environ, script, path)
-        segments = [piece.decode() for piece in (path.split(b"/")[1:] if pieces is None else pieces)]
+        if pieces is None:
+            pieces = path.removeprefix(b"/").split(b"/")
+        segments = [piece.decode() for piece in pieces]
     except UnicodeError:
         raise Problem(400, "path-invalid", "the path must be percent-encoded UTF-8") from None
     if segments and not segments[-1]:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from reliq import InvalidJobError, Queue, QueueFullError, RawSerde, WorkerPool, content_id
+from reliq import CallTimeoutError, InvalidJobError, Queue, QueueFullError, RawSerde, WorkerPool, content_id
 from reliq.errors import NotConfirmedError, OutcomeUnknownError, StorageCorruptError, StorageUnavailableError
 from reliq.http import endpoint
 from reliq.options import JobArguments
@@ -113,6 +113,12 @@ def test_a_form_of_a_real_client_is_read(queue: Queue, door: Address) -> None:
     found = payload_of(queue, "m")
     assert found["name"] == "x"
     assert found["file"]["filename"] == "f.txt"
+
+
+def test_a_compressed_body_is_415(queue: Queue, door: Address) -> None:
+    headers = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+    assert ask(door, "POST", "/", b"abc", headers).code == "unsupported-type"
+    assert ask(door, "POST", "/?id=i", b"abc", {**headers, "Content-Encoding": "identity"}).status == 202
 
 
 def test_text_is_a_str(queue: Queue, door: Address) -> None:
@@ -407,6 +413,29 @@ def test_trouble_of_the_storage_has_its_status(error: Exception, status: int, co
                 storage.error = None
                 again = ask(address, "POST", "/", headers={"X-Job-Id": answer.headers["X-Job-Id"]}, n=1)
                 assert again.headers["X-Job-Id"] == answer.headers["X-Job-Id"]
+    finally:
+        storage.close()
+
+
+def test_a_job_that_was_accepted_is_202_whatever_happens_to_the_wait() -> None:
+    storage = Failing()
+
+    class Once(Queue):
+        def wait(self, id: str, timeout: float = 30.0) -> Any:
+            storage.error = StorageUnavailableError("gone")
+            raise CallTimeoutError(id, "gone")
+
+    try:
+        with serve(Once("doors", storage)) as address:
+            answer = ask(address, "POST", "/?wait=10", n=1)
+            assert answer.status == 202
+            assert answer.json == {"id": answer.headers["X-Job-Id"], "status": "queued", "state": "queued"}
+            assert ask(address, "GET", answer.headers["Location"] + "?wait=10").status == 503
+            storage.error = None
+            run_all_of = Queue("doors", storage)
+            run_all_of.execute(lambda job: job.payload)
+            run_all(run_all_of)
+            assert ask(address, "GET", answer.headers["Location"]).json["result"] == {"n": 1}
     finally:
         storage.close()
 

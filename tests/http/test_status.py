@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from reliq import Queue, WorkerPool
+from reliq import Queue, RedisStorage, WorkerPool
 from reliq.http import Endpoint, endpoint
 
-from .conftest import run_all, serve
+from .conftest import handle, run_all, serve
 from .support import Address, Answer, ask, say, until
 
 
@@ -166,6 +166,22 @@ def test_a_wait_ends_when_the_job_does(queue: Queue, door: Address) -> None:
     run_all(queue)
     thread.join()
     assert answers[0].status == 200
+
+
+def test_on_a_server(redis_url: str, redis_prefix: str) -> None:
+    storage = RedisStorage(redis_url, prefix=redis_prefix)
+    queue = Queue("doors", storage)
+    queue.execute(handle)
+    pool = WorkerPool(queue, threads=1).start()
+    try:
+        with serve(queue) as address:
+            assert ask(address, "POST", "/?id=r&wait=10", n=1).json["result"]["payload"] == {"n": 1}
+            assert ask(address, "POST", "/?id=r", n=2).json["result"]["payload"] == {"n": 1}
+            assert ask(address, "POST", "/?id=f&wait=10", fail="no").code == "job-failed"
+            assert ask(address, "GET", "/r").json["state"] == "completed"
+    finally:
+        pool.stop()
+        storage.close()
 
 
 # -- methods ----------------------------------------------------------------------------
