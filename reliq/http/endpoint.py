@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import parse_qsl, unquote
 
 from ..errors import (
     CallTimeoutError,
@@ -32,6 +31,7 @@ from ..serde import as_bytes
 from ..validate import MAX_HEADERS_BYTES, MAX_ID_BYTES, check_headers, check_text
 from .body import check_accepts, read_payload, too_large
 from .options import EndpointArguments, EndpointOptions
+from .request import OWN_PARAMETERS, ids_of, read_query, read_wait, the_one
 from .response import Problem, Response, document, id_header, no_content
 from .route import Route, split_path
 
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("reliq.http")
 #: What a client that came at a bad moment is told to wait, in seconds.
 RETRY_AFTER = 5
-MAX_PARAMETERS = 100
-#: What the endpoint itself takes from a query; everything else is the handler's.
-_OWN = frozenset({"id", "dedupe", "group", "wait"})
-_SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _READ = ("GET", "HEAD", "OPTIONS")
 _MISSING = object()
@@ -110,8 +106,8 @@ class Endpoint:
         if method == "OPTIONS":
             return no_content([("Allow", ", ".join(allowed))])
         user = self._authenticate(environ)
-        query = _query(environ)
-        wait = self._wait(query)
+        query = read_query(environ)
+        wait = read_wait(query, self.options.max_wait)
         if method == "POST":
             return self._post(environ, parameters, query, wait, user)
         return self._get(parameters, query, wait, user)
@@ -125,15 +121,6 @@ class Endpoint:
             raise Problem(401, "unauthenticated", "this needs authentication", challenge)
         return check_text("the user id that authenticate returned", user, MAX_HEADERS_BYTES)
 
-    def _wait(self, query: Mapping[str, str]) -> float | None:
-        """How long to wait for the end of the job, None when that was not asked for."""
-        given = query.get("wait")
-        if given is None:
-            return None
-        if not _SECONDS.fullmatch(given):
-            raise Problem(400, "wait-invalid", "wait must be a number of seconds >= 0")
-        return min(float(given), self.options.max_wait)
-
     # -- enqueue ----------------------------------------------------------------------
 
     def _post(
@@ -144,9 +131,9 @@ class Endpoint:
         wait: float | None,
         user: str | None,
     ) -> Response:
-        id = _only("id", _ids(environ, parameters, query))
+        id = the_one("id", ids_of(environ, parameters, query))
         options: dict[str, Any] = dict(self.options.job_options)
-        group = _only("group", {"[group]": parameters.get("group"), "?group": query.get("group")})
+        group = the_one("group", {"[group]": parameters.get("group"), "?group": query.get("group")})
         if group is not None:
             options["group"] = group
         options["headers"] = self._headers(options.get("headers"), parameters, query, user)
@@ -209,10 +196,10 @@ class Endpoint:
     ) -> dict[str, str]:
         """What the handler gets beside the payload. Only this writes ``user-id``: no parameter can."""
         own = {name: value for name, value in parameters.items() if name not in ("group", "dedupe")}
-        asked = {name: value for name, value in query.items() if name not in _OWN}
+        asked = {name: value for name, value in query.items() if name not in OWN_PARAMETERS}
         headers = dict(fixed or {})
         for name in {**asked, **own}:
-            value = _only(name, {f"[{name}]": own.get(name), f"?{name}": asked.get(name)})
+            value = the_one(name, {f"[{name}]": own.get(name), f"?{name}": asked.get(name)})
             if _CONTROL.search(name) or _CONTROL.search(value or ""):
                 raise Problem(400, "parameter-invalid", f"parameter {name!a:.80} must not hold control characters")
             headers[f"param-{name}"] = value or ""
@@ -230,7 +217,7 @@ class Endpoint:
         self, parameters: Mapping[str, str], query: Mapping[str, str], wait: float | None, user: str | None
     ) -> Response:
         given = {"the path": parameters.get("dedupe"), "?id": query.get("id"), "?dedupe": query.get("dedupe")}
-        id = _only("id", given)
+        id = the_one("id", given)
         if id is None:
             raise Problem(400, "id-missing", "which job? Give its id in the path or as ?id=")
         try:
@@ -325,53 +312,3 @@ def _unavailable(code: str, detail: str, headers: Iterable[tuple[str, str]] = ()
 
 def _unreadable() -> Problem:
     return Problem(500, "result-unreadable", "the job's result cannot be read")
-
-
-def _query(environ: dict[str, Any]) -> dict[str, str]:
-    """The parameters of the query, each once."""
-    try:
-        pairs = parse_qsl(
-            environ.get("QUERY_STRING", "").encode("latin-1").decode(),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=MAX_PARAMETERS,
-        )
-    except UnicodeError:
-        raise Problem(400, "query-invalid", "the query must be percent-encoded UTF-8") from None
-    except ValueError:
-        raise Problem(400, "query-invalid", f"the query must have at most {MAX_PARAMETERS} parameters") from None
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        if name in found:
-            raise Problem(400, "query-invalid", f"the query must give {name!a:.80} once")
-        found[name] = value
-    return found
-
-
-def _ids(environ: dict[str, Any], parameters: Mapping[str, str], query: Mapping[str, str]) -> dict[str, str | None]:
-    """Where the id of a new job may stand."""
-    try:
-        job_id = environ.get("HTTP_X_JOB_ID")
-        key = environ.get("HTTP_IDEMPOTENCY_KEY")
-        return {
-            "[dedupe]": parameters.get("dedupe"),
-            "?dedupe": query.get("dedupe"),
-            "?id": query.get("id"),
-            "X-Job-Id": None if job_id is None else unquote(job_id.encode("latin-1").decode(), errors="strict"),
-            "Idempotency-Key": None if key is None else _unquoted(key.encode("latin-1").decode()),
-        }
-    except UnicodeError:
-        raise Problem(400, "id-invalid", "an id in a header must be UTF-8") from None
-
-
-def _unquoted(text: str) -> str:
-    """A string of structured fields without its quotes; other text as it is."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
-
-
-def _only(what: str, given: Mapping[str, str | None]) -> str | None:
-    """The one value that was given, in however many places."""
-    values = {place: value for place, value in given.items() if value is not None}
-    if len(set(values.values())) > 1:
-        raise Problem(400, "ambiguous", f"{what!a:.80} differs between {' and '.join(values)}"[:300])
-    return next(iter(values.values()), None)

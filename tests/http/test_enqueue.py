@@ -432,9 +432,9 @@ def test_a_job_that_was_accepted_is_202_whatever_happens_to_the_wait() -> None:
             assert answer.json == {"id": answer.headers["X-Job-Id"], "status": "queued", "state": "queued"}
             assert ask(address, "GET", answer.headers["Location"] + "?wait=10").status == 503
             storage.error = None
-            run_all_of = Queue("doors", storage)
-            run_all_of.execute(lambda job: job.payload)
-            run_all(run_all_of)
+            worker = Queue("doors", storage)
+            worker.execute(lambda job: job.payload)
+            run_all(worker)
             assert ask(address, "GET", answer.headers["Location"]).json["result"] == {"n": 1}
     finally:
         storage.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import secrets
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +26,19 @@ def post(address: Address, *lines: str, body: bytes = b"{}") -> Answer:
     """A POST whose headers are given as they go over the wire."""
     head = ["POST / HTTP/1.1", "Host: x", "Content-Type: application/json", *lines]
     return say(address, "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body)
+
+
+@pytest.fixture(scope="module")
+def queue() -> Iterator[Queue]:
+    """One for all of them: none may leave anything in it."""
+    with Queue("doors", f"memory://{secrets.token_hex(8)}") as queue:
+        yield queue
+
+
+@pytest.fixture(scope="module")
+def door(queue: Queue) -> Iterator[Address]:
+    with serve(queue) as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)
