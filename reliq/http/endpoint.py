@@ -143,23 +143,22 @@ class Endpoint:
         payload = read_payload(environ, self._accepts, self.max_body)
         answer = self._enqueue(id, payload, options)
         headers = [id_header(answer.id), ("X-Job-Status", answer.status)]
-        location = ("Location", self._route.status_url(environ.get("SCRIPT_NAME", ""), parameters, answer.id))
+        where = self._route.status_url(environ.get("SCRIPT_NAME", ""), parameters, answer.id)
         status = None
-        if (
-            answer.status != "queued" and self._is_kept_apart
-        ):  # what is told of a known id comes from one look, together with whose it is
+        if answer.status != "queued" and self._is_kept_apart:
+            # What is told of a known id comes from one look, together with whose it is.
             status = self._find(answer.id, user)
             if status is None:
                 raise Problem(409, "id-taken", "the id belongs to another job", [id_header(answer.id)], id=answer.id)
         if answer.state == State.COMPLETED or wait is not None:
             try:
-                return self._end_of(answer.id, user, wait or 0.0, headers, status)
+                return self._end_of(answer.id, user, wait or 0.0, headers, status, where)
             except StorageError:
                 if answer.state == State.COMPLETED:
                     raise
                 # It was accepted: an error would make the client send it again, perhaps as another job.
                 _log.warning("queue %r: an accepted job cannot be followed", self.queue.name, exc_info=True)
-        return document(202, _accepted(answer), [*headers, location])
+        return document(202, _accepted(answer), [*headers, ("Location", where)])
 
     def _enqueue(self, id: str | None, payload: Any, options: dict[str, Any]) -> EnqueueResult:
         known = {} if id is None else {"id": id}
@@ -239,7 +238,13 @@ class Endpoint:
         return status
 
     def _end_of(
-        self, id: str, user: str | None, wait: float, headers: list[tuple[str, str]], status: JobStatus | None = None
+        self,
+        id: str,
+        user: str | None,
+        wait: float,
+        headers: list[tuple[str, str]],
+        status: JobStatus | None = None,
+        where: str | None = None,
     ) -> Response:
         """The result of a job, or why there is none. ``status`` is a look at it that was just taken."""
         if status is None or status.state not in (State.COMPLETED, State.FAILED):
@@ -259,7 +264,7 @@ class Endpoint:
             raise Problem(500, "job-failed", detail, [id_header(id)], id=id, state=status.state, **error_text)
         facts = self._document(status)
         if status.state != State.COMPLETED:
-            return document(202, facts, headers)
+            return document(202, facts, headers if where is None else [*headers, ("Location", where)])
         if "result" not in facts and "result_base64" not in facts:
             raise Problem(
                 409,

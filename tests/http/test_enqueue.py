@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -227,6 +228,15 @@ def test_a_duplicate_of_a_live_job_is_202_and_changes_nothing(queue: Queue, door
     assert again.json == {"id": "d", "status": "duplicate", "state": "queued"}
     assert again.headers["X-Job-Status"] == "duplicate"
     assert payload_of(queue, "d") == {"n": 1}
+
+
+def test_of_many_posts_of_one_id_at_once_exactly_one_is_accepted(queue: Queue, door: Address) -> None:
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda n: ask(door, "POST", "/?id=d", n=n), range(16)))
+    assert sorted(answer.json["status"] for answer in answers) == ["duplicate"] * 15 + ["queued"]
+    assert {answer.status for answer in answers} == {202}
+    [accepted] = [n for n, answer in enumerate(answers) if answer.json["status"] == "queued"]
+    assert payload_of(queue, "d") == {"n": accepted}
 
 
 def test_a_finished_id_is_200_with_its_cached_result(queue: Queue, door: Address) -> None:

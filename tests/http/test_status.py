@@ -114,6 +114,7 @@ def test_a_job_that_does_not_end_in_time_is_202(queue: Queue, door: Address, wai
         assert answer.status == 202
         assert answer.json["state"] == "queued"
         assert answer.headers["X-Job-Id"] == "w"
+    assert ask(door, "POST", f"/?id=w&wait={wait}", n=1).headers["Location"] == "/w"
 
 
 def test_how_long_a_wait_may_be_is_bounded(queue: Queue) -> None:
