@@ -31,8 +31,9 @@ no body and no Content-Type as None. Everything else of the route and the query 
 ``param-<name>``, and who sent it as ``user-id``; 8 KiB in all.
 
 **Who may.** ``authenticate`` is asked before anything is read, also for a status. What it lets in is kept apart: a user
-sees the jobs that this user sent, those of others are 404, and a POST with such an id is 409. A browser sends its
-cookies with forms of other sites: where ``authenticate`` goes by a cookie, check the origin too.
+sees the jobs that this user sent, those of others are 404, and a POST with such an id is 409 (an id is free
+again when its job has failed for good, or its record has gone: let ids name their users where that matters). A browser
+sends its cookies with forms of other sites: where ``authenticate`` goes by a cookie, check the origin too.
 There are no CORS headers.
 """
 

@@ -7,6 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from reliq.http import endpoint
 from reliq.http.multipart import MAX_FIELDS, MAX_PART_HEADERS_BYTES
 
 from .conftest import serve
-from .support import Address, Answer, ask, multipart, part, say
+from .support import Address, Answer, ask, multipart, part, say, until
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -44,7 +45,9 @@ def door(queue: Queue) -> Iterator[Address]:
 @pytest.fixture(autouse=True)
 def nothing_is_accepted(queue: Queue) -> Any:
     yield
-    assert not any(queue.counts().values())
+    accepted = [job.payload for job in queue.jobs()]
+    queue.purge()  # one test's fault is not the next one's
+    assert not accepted
 
 
 # -- lengths ----------------------------------------------------------------------------
@@ -266,6 +269,22 @@ def test_random_environs_never_raise(queue: Queue) -> None:
         noise = {key: chance.randbytes(chance.randrange(1, 30)).decode("latin-1") for key in chance.sample(keys, 3)}
         response = app.handle({**environ(), **noise, "wsgi.input": io.BytesIO(b"{"), "CONTENT_LENGTH": "1"})
         assert 400 <= response.status < 500, noise
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here to count open files in")
+def test_no_request_leaves_a_file_open(door: Address) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    ask(door, "GET", "/nobody")
+    before = open_files()
+    for _ in range(10):
+        post(door, "Content-Length: 100")
+        post(door, "Content-Length: 99999999", body=b"")
+        post(door, "Transfer-Encoding: chunked", body=b"zz")
+        ask(door, "POST", "/", *multipart(part("a", b"\xff")))
+        ask(door, "GET", "/nobody?wait=0.01")
+    until(lambda: open_files() <= before, "more files are open than before")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_import_loads_no_client_library() -> None:
 
 
 def test_import_loads_no_door() -> None:
-    doors = "reliq.http", "reliq.contrib", "wsgiref", "email", "flask", "django"
+    doors = "reliq.http", "reliq.contrib", "wsgiref", "flask", "django"
     assert _python(f"import sys, reliq; print([name for name in {doors} if name in sys.modules])") == "[]"
 
 
