@@ -114,9 +114,11 @@ def gunicorn(app: str, cwd: Path = ROOT, **environment: str) -> Iterator[Address
     """``app`` (module:callable) behind gunicorn in a process of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     os.set_inheritable(listener.fileno(), True)
+    # A disk that is busy must not look like a worker that hangs.
+    heartbeats = ["--worker-tmp-dir=/dev/shm"] if Path("/dev/shm").is_dir() else []
     process = subprocess.Popen(
         [sys.executable, "-m", "gunicorn", "--worker-class=gthread", "--threads=4", "--log-level=warning",
-         f"--bind=fd://{listener.fileno()}", "--worker-tmp-dir=/dev/shm", "--no-control-socket", app],
+         f"--bind=fd://{listener.fileno()}", "--no-control-socket", *heartbeats, app],
         cwd=cwd, env={**os.environ, **environment}, pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
