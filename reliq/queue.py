@@ -434,8 +434,7 @@ class Queue:
             check_text("id", id, MAX_ID_BYTES)
         data = self._dump_payload(id, payload)
         if id is None:
-            # Equal jobs of one group of a .fifo queue are one job; in another group they mean something else.
-            id = content_id(f"{options.group}\0".encode() + data) if options and self.is_fifo else uuid.uuid4().hex
+            id = _group_id(options.group, payload, data) if options and self.is_fifo else uuid.uuid4().hex
         nonce = nonce or os.urandom(8)
         caller = running.get()
         inherited = None if caller is None else caller.headers
@@ -524,6 +523,14 @@ class Queue:
 
 def _head(options: JobOptions) -> bytes:
     return message.head(options.headers, options.time_limit, options.backoff, options.after)
+
+
+def _group_id(group: str | None, payload: Any, data: bytes) -> str:
+    """Equal jobs of one group of a .fifo queue are one job; in another group they mean something else."""
+    try:
+        return content_id([group, payload])
+    except SerdeError:  # no JSON value: then by its bytes
+        return content_id(f"{group}\0".encode() + data)
 
 
 def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any] | None]:

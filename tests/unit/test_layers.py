@@ -45,6 +45,11 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "storage.sql": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
     "storage.redis": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
+    "http": (
+        ("errors", "lifecycle", "job", "serde", "validate", "options", "queue"),
+        "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
+    ),
+    "contrib": (("http", "queue"), "an adapter hands requests to the endpoint and decides nothing itself"),
 }
 
 #: What the parts above the storages must never name: (importers, forbidden, why).
@@ -64,10 +69,18 @@ FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
         ("testing", "cli", "http", "contrib", "dashboard"),
         "what runs in production needs no tools",
     ),
+    (("http",), ("contrib",), "the door is plain WSGI, whatever it is mounted in"),
 ]
 
 #: Client libraries: only here may they be imported when a module is loaded. A process pays for the one it uses.
-CLIENTS = {"redis": "storage.redis", "valkey": "storage.redis", "watchdog": "storage.sql.bell"}
+CLIENTS = {
+    "redis": "storage.redis",
+    "valkey": "storage.redis",
+    "watchdog": "storage.sql.bell",
+    "flask": "contrib.flask",
+    "werkzeug": "contrib.flask",
+    "django": "contrib.django",
+}
 
 
 def modules() -> dict[str, Path]:

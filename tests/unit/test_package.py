@@ -55,6 +55,16 @@ def test_import_loads_no_client_library() -> None:
     assert _python(f"import sys, reliq; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
+def test_import_loads_no_door() -> None:
+    doors = "reliq.http", "reliq.contrib", "wsgiref", "flask", "django"
+    assert _python(f"import sys, reliq; print([name for name in {doors} if name in sys.modules])") == "[]"
+
+
+def test_the_http_door_loads_no_framework_and_no_client_library() -> None:
+    heavy = "flask", "werkzeug", "django", "redis", "watchdog", "sqlite3", "asyncio"
+    assert _python(f"import sys, reliq.http; print([name for name in {heavy} if name in sys.modules])") == "[]"
+
+
 def test_import_starts_nothing() -> None:
     assert (
         _python("import threading, reliq; reliq.Queue('q', 'redis://nowhere'); print(threading.active_count())") == "1"

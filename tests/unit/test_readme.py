@@ -26,11 +26,12 @@ def test_it_names_every_command() -> None:
         assert f"``{command}" in text
 
 
-def test_every_queue_and_pool_option_is_explained() -> None:
+def test_every_option_of_a_queue_a_job_and_an_endpoint_is_explained() -> None:
     from dataclasses import fields
 
+    from reliq.http import EndpointOptions
     from reliq.options import JobOptions, QueueOptions
 
     text = README.read_text()
-    for field in (*fields(QueueOptions), *fields(JobOptions)):
+    for field in (*fields(QueueOptions), *fields(JobOptions), *fields(EndpointOptions)):
         assert f"``{field.name}``" in text

@@ -1,0 +1,1 @@
+"""Thin adapters to frameworks. Each imports its framework; nothing else of reliq imports them."""
