@@ -8,6 +8,9 @@ local HISTORY <const> = 5
 -- A result up to this size travels in the reply; a larger one is read by its waiters.
 local INLINE <const> = 16384
 local REPLY_MS <const> = 60000
+local fail
+
+-- include: side
 
 -- Reply to everybody who waits for the job. A field of :waiters holds token and deadline in turns.
 local function reply(id, r, text)
@@ -64,6 +67,7 @@ local function drop(id, r, cause)
   if r[TOKEN] > 0 or state == 'D' then redis.call('HDEL', tag .. ':errors', id) end
   if state == 'P' then redis.call('ZREM', tag .. ':processing:' .. r[WORKER], id) end
   if state == 'P' or r[EPOCH] == epoch then count(state, -1) end
+  if r[FLAGS] >= SIDE then side().remove(id, r, cause) end
   bury(id, r, cause)
   reply(id, r, 'G' .. r[NONCE] .. cause)
 end
@@ -101,6 +105,11 @@ local function clear_purged(limit)
   return page[1] ~= '0'
 end
 
+-- When the id of a completed record is free again.
+local function window_end(r)
+  return (string.sub(tag, -6) == '.fifo}' and r[CREATED] or r[STAMP]) + r[DEDUP_TTL]
+end
+
 -- Up to `limit` finished records past their result or record deadline; how many were due. What
 -- became of whom is added to `changes`.
 local function expire(limit, changes)
@@ -117,7 +126,7 @@ local function expire(limit, changes)
       if live then
         -- The result's own time is over, the record stands until its dedup window ends.
         redis.call('HDEL', tag .. ':results', id)
-        redis.call('ZADD', tag .. ':expiry', r[STAMP] + r[DEDUP_TTL], id)
+        redis.call('ZADD', tag .. ':expiry', window_end(r), id)
       else
         drop(id, r, cause)
         note('e', id)
@@ -128,7 +137,8 @@ local function expire(limit, changes)
 end
 
 -- End `id` as a dead letter, for `ttl` or its own dead_ttl. `error` is appended to its history.
-local function fail(id, r, error, is_exhausted, ttl)
+fail = function(id, r, error, is_exhausted, ttl)
+  local from = r[STATE]
   remember(id, r, r[ATTEMPTS], error)
   r[STATE], r[STAMP], r[EPOCH], r[UNTIL], r[WORKER] = 'D', now, epoch, now + (ttl or r[DEAD_TTL]), ''
   r[FLAGS] = is_exhausted and bor(r[FLAGS], EXHAUSTED) or r[FLAGS]
@@ -137,6 +147,7 @@ local function fail(id, r, error, is_exhausted, ttl)
   count('D', 1)
   note('d', id)
   reply(id, r, 'R' .. r[NONCE])
+  if r[FLAGS] >= SIDE then side().close(id, r, from, 'F', 'f') end
 end
 
 -- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
@@ -145,5 +156,6 @@ local function announce(id, r, result)
 end
 
 return {
-  announce = announce, clear_purged = clear_purged, drop = drop, expire = expire, fail = fail, remember = remember, tidy = tidy, tombstone = tombstone,
+  announce = announce, clear_purged = clear_purged, drop = drop, expire = expire, fail = fail, remember = remember,
+  side = side, tidy = tidy, tombstone = tombstone, window_end = window_end,
 }

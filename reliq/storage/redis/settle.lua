@@ -13,6 +13,7 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+if switches ~= 0 and has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
 local answers, results, released, leases, seen, expires, completed = {}, {}, {}, {}, {}, {}, 0
 
 -- The first answer again, for a settle that was carried out already.
@@ -28,9 +29,22 @@ local function end_lease(worker, id)
   list[#list + 1] = id
 end
 
+-- A job of a group, with links or progress.
+local function finish_side(i, id, r)
+  end_lease(r[WORKER], id)
+  if has(r[FLAGS], WAITED) ~= 0 then ends().announce(id, r, bodies[i]) end
+  local until_ms = ends().side().complete(id, r, tokens[i], ttls[i] > 0 and ttls[i] or nil)
+  results[#results + 1], results[#results + 2] = id, bodies[i]
+  ended[#ended + 1], ended[#ended + 2] = text(until_ms), id
+  completed = completed + 1
+  note('c', id)
+  return encode(r)
+end
+
 -- The hot path: nearly every run ends here, so the record is not made a table.
 local function complete(i, id, raw)
   local _, flags, attempts, token, position, _, created = struct.unpack(CHANGING, raw)
+  if flags >= SIDE then return finish_side(i, id, decode(raw)) end
   local ttl = ttls[i] > 0 and ttls[i] or struct.unpack('<I6', raw, RESULT_TTL_AT)
   local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
     .. string.sub(raw, FIXED_AT, PLAIN) .. struct.pack(LEASE, token, 'C', now + ttl)
@@ -59,23 +73,30 @@ local function settle(i, id, r)
     return 'A'
   end
   count('P', -1)
-  r[FLAGS] = band(r[FLAGS], SOLO + WAITED)
+  r[FLAGS] = band(r[FLAGS], KEPT)
   if verb == 'L' then
+    if r[FLAGS] >= PERSISTENT then ends().side().moved('P', 'Q') end
     r[ATTEMPTS], r[STATE], r[ANSWER] = r[ATTEMPTS] - 1, 'Q', 'Q'
     released[#released + 1] = {id, r}
     note('u', id)
     return 'Q'
-  elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] then
+  elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] and r[FLAGS] < PERSISTENT then
     ends().fail(id, r, bodies[i], verb == 'R', ttls[i] > 0 and ttls[i])
   else
     ends().remember(id, r, r[ATTEMPTS], bodies[i])
+    if r[FLAGS] >= PERSISTENT then
+      r[ATTEMPTS] = ends().side().unspent(r)
+      ends().side().moved('P', 'Q')
+    end
     if delays[i] > 0 then
       r[STATE], r[STAMP], r[EPOCH], r[SERIAL], r[WORKER] = 'R', now, epoch, 0, ''
       local n = #due
       due[n + 1], due[n + 2] = now + delays[i], id
       count('R', 1)
-    else
+    elseif r[FLAGS] < SIDE then
       place(backs, id, r)
+    else
+      ends().side().enter(backs, id, r)
     end
     note('r', id)
   end
@@ -90,6 +111,7 @@ local function answer(i)
   local is_holder = false
   if raw and #raw >= PLAIN then
     local state, _, _, token = struct.unpack('<c1I1I2I3', raw)
+    if switches >= DELETING and not is_live(decode(raw)) then state = 'A' end
     is_holder = token == tokens[i] and may(VERBS[verbs[i]], state) and string.sub(raw, NONCE_AT, NONCE_AT + 7) == nonces[i]
   end
   if not is_holder then
@@ -107,7 +129,7 @@ for i = 1, #ids do answer(i) end
 -- Released jobs return to the front in their old order, whatever the order of the batch.
 table.sort(released, function(a, b) return a[2][POSITION] > b[2][POSITION] end)
 for _, job in ipairs(released) do
-  place(fronts, job[1], job[2])
+  if job[2][FLAGS] < SIDE then place(fronts, job[1], job[2]) else ends().side().enter(fronts, job[1], job[2]) end
   save(job[1], job[2])
 end
 for worker, list in pairs(leases) do redis.call('ZREM', tag .. ':processing:' .. worker, unpack(list)) end
