@@ -149,9 +149,7 @@ class RedisStorage(Storage):
         for at in range(1, len(reply), 3):
             record = reply[at + 1]
             _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(record)
-            group, sequence = (
-                _place(record[_WORKER_AT + len(worker.key.encode()) :]) if flags & _SIDE else (None, None)
-            )
+            group, sequence = _place(record[_WORKER_AT + len(worker.key.encode()) :]) if flags & _SIDE else (None, None)
             jobs.append(
                 Claimed(
                     reply[at].decode(), nonce, _int(token), attempts, max_attempts, _int(created), priority,
