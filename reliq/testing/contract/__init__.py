@@ -16,6 +16,9 @@ from .cancel import CancelContract
 from .claim import ClaimContract
 from .enqueue import EnqueueContract
 from .expiry import ExpiryContract
+from .groups import GroupContract
+from .limits import LimitContract
+from .persistent import PersistentContract
 from .reading import ReadingContract
 from .recovery import RecoveryContract
 from .settle import SettleContract
@@ -36,6 +39,9 @@ class StorageContract(
     ExpiryContract,
     ReadingContract,
     BellContract,
+    GroupContract,
+    LimitContract,
+    PersistentContract,
 ):
     """Everything that a storage guarantees. Subclass it in a test module and override ``make_storage``.
 
