@@ -17,10 +17,13 @@ from .claim import ClaimContract
 from .enqueue import EnqueueContract
 from .expiry import ExpiryContract
 from .groups import GroupContract
+from .life import LifeContract
 from .limits import LimitContract
+from .links import LinkContract
 from .persistent import PersistentContract
 from .reading import ReadingContract
 from .recovery import RecoveryContract
+from .schedules import ScheduleContract
 from .settle import SettleContract
 from .table import TableContract
 from .waiting import WaitContract
@@ -41,7 +44,10 @@ class StorageContract(
     BellContract,
     GroupContract,
     LimitContract,
+    LinkContract,
     PersistentContract,
+    ScheduleContract,
+    LifeContract,
 ):
     """Everything that a storage guarantees. Subclass it in a test module and override ``make_storage``.
 

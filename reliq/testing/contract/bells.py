@@ -67,6 +67,15 @@ def _failing(storage: Storage) -> None:
     settle(storage, put_and_take(storage, "a"), Verb.RETRY, error=b"e", delay_ms=5_000)
 
 
+def _linked(storage: Storage, delay_ms: int = 0) -> None:
+    put_and_take(storage, "first")
+    put(storage, "a", after=["first"], delay_ms=delay_ms)
+
+
+def _linked_later(storage: Storage) -> None:
+    _linked(storage, delay_ms=60_000)
+
+
 #: What makes a job claimable: how it stood before, and the step that must ring.
 CAUSES: dict[str, tuple[Step, Step]] = {
     "enqueue": (_nothing, lambda s: put(s, "a")),
@@ -80,6 +89,7 @@ CAUSES: dict[str, tuple[Step, Step]] = {
     "leave": (_running, lambda s: s.leave(QUEUE, ALICE.key)),
     "resume": (_paused, lambda s: s.pause(QUEUE, False)),
     "revive": (_dead, lambda s: s.revive(QUEUE, ["a"])),
+    "predecessor-completed": (_linked, lambda s: settle(s, held_now(s, "first"))),
     "revive-all": (_dead, lambda s: s.revive(QUEUE, None)),
 }
 
@@ -88,6 +98,7 @@ DUE_CAUSES: dict[str, tuple[Step, Step]] = {
     "enqueue": (_nothing, lambda s: put(s, "a", delay_ms=60_000)),
     "an-earlier-enqueue": (lambda s: put(s, "b", delay_ms=90_000), lambda s: put(s, "a", delay_ms=60_000)),
     "retry": (_running, lambda s: settle(s, held_now(s, "a"), Verb.RETRY, error=b"e", delay_ms=60_000)),
+    "predecessor-completed": (_linked_later, lambda s: settle(s, held_now(s, "first"))),
 }
 
 
