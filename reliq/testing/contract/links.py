@@ -473,6 +473,18 @@ class LinkContract(ContractBase):
         assert run(storage) == "c"
         assert_goes(storage, "b")
 
+    def test_i47_a_result_that_went_before_does_not_come_back(self, storage: Storage) -> None:
+        """Whether or not a reaper came by before somebody wanted its record to stay."""
+        _complete(storage, "a", result_ttl_ms=5_000)
+        storage.skew_ms += 6_000
+        put(storage, "next", after=["a"])
+        assert look(storage, "a").result is None
+        assert put(storage, "a")[0].status == "duplicate"
+        assert run(storage) == "next"
+        assert look(storage, "a").result is None
+        jump(storage, 2 * TTL)
+        assert_placed(storage, {"a": State.ABSENT, "next": State.ABSENT})
+
     def test_i47_update_ttl_of_a_predecessor_counts_when_it_may_go(self, storage: Storage) -> None:
         upkeep(storage)
         _complete(storage, "a", **SHORT)
