@@ -218,7 +218,16 @@ class Model:
 
     def enqueue(self, records: Iterable[NewRecord]) -> list[tuple[str, bytes | None]]:
         """(status, result) of each."""
-        answers = [self._enqueue(new) for new in records]
+        answers: list[tuple[str, bytes | None]] = []
+        accepted: dict[str, NewRecord] = {}
+        for new in records:
+            if new.id in accepted and accepted[new.id].nonce != new.nonce:
+                answers.append(("duplicate", None))  # also when the first has failed at once
+                continue
+            before = self.jobs.get(new.id)
+            answers.append(self._enqueue(new))
+            if self.jobs.get(new.id) is not before:
+                accepted[new.id] = new
         self._place()
         return answers
 

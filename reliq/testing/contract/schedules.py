@@ -86,8 +86,9 @@ class ScheduleContract(ContractBase):
             storage.put_schedule(QUEUE, Schedule(f"s-{number:03}", b"", 1_000 + number))
         first = ticks(storage)
         assert first == [f"s-{number:03}" for number in range(MAX_TICKS)]
+        later = now(storage) + 60_000
         for number, name in enumerate(first):
-            assert storage.move_schedule(QUEUE, name, 1_000 + number, now(storage) + 60_000)
+            assert storage.move_schedule(QUEUE, name, 1_000 + number, later)
         assert ticks(storage) == [f"s-{MAX_TICKS + number:03}" for number in range(5)]
 
     def test_a_reap_tells_when_the_next_tick_is_due(self, storage: Storage) -> None:
