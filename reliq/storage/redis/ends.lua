@@ -8,9 +8,6 @@ local HISTORY <const> = 5
 -- A result up to this size travels in the reply; a larger one is read by its waiters.
 local INLINE <const> = 16384
 local REPLY_MS <const> = 60000
-local fail
-
--- include: side
 
 -- Reply to everybody who waits for the job. A field of :waiters holds token and deadline in turns.
 local function reply(id, r, text)
@@ -25,6 +22,11 @@ local function reply(id, r, text)
     redis.call('PEXPIRE', key, REPLY_MS)
   end
   redis.call('HDEL', tag .. ':waiters', id)
+end
+
+-- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
+local function announce(id, r, result)
+  reply(id, r, #result <= INLINE and 'C' .. r[NONCE] .. result or 'R' .. r[NONCE])
 end
 
 local function remember(id, r, attempt, error)
@@ -51,6 +53,10 @@ local function tombstone(stones, nonce)
     if gone_at + TOMBSTONE_MS > now and (not nonce or nonce == found) then return found, token, answer, cause end
   end
 end
+
+local fail
+
+-- include: side
 
 -- Take a record away with all that hangs on it. Its entry in a pending list stays behind and is
 -- stale. What is counted as what: purged records left the counters when they were purged.
@@ -148,11 +154,6 @@ fail = function(id, r, error, is_exhausted, ttl)
   note('d', id)
   reply(id, r, 'R' .. r[NONCE])
   if r[FLAGS] >= SIDE then side().close(id, r, from, 'F', 'f') end
-end
-
--- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
-local function announce(id, r, result)
-  reply(id, r, #result <= INLINE and 'C' .. r[NONCE] .. result or 'R' .. r[NONCE])
 end
 
 return {

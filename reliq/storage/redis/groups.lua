@@ -29,11 +29,35 @@ local function line(group)
   return key
 end
 
+-- Those who came to the head are placed.
+local function advance(key)
+  if has(switches, BLOCKED) == 0 then return end
+  local head = redis.call('ZRANGE', key, math.max(0, width - MAX_HEAD), width - 1)
+  if #head == 0 then return end
+  local blocked = redis.call('ZMSCORE', tag .. ':blocked', unpack(head))
+  for i, other in ipairs(head) do
+    local r = blocked[i] and decode(redis.call('HGET', tag .. ':jobs', other))
+    if r and r[STATE] == 'Q' and r[EPOCH] == epoch then
+      redis.call('ZREM', tag .. ':blocked', other)
+      count('Q', -1)
+      place(backs, other, r)
+      save(other, r)
+    end
+  end
+end
+
+local function is_within(key, rank)
+  if rank >= width then return false end
+  -- A limit that was raised lets go of those before it, and they come first.
+  if width > 1 then advance(key) end
+  return true
+end
+
 -- A new job joins its group's line; whether it is of the head.
 local function join(id, s)
   local key = line(s.group)
   redis.call('ZADD', key, text(s.sequence), id)
-  return redis.call('ZCARD', key) <= width
+  return is_within(key, redis.call('ZCARD', key) - 1)
 end
 
 local function is_head(id, s)
@@ -43,7 +67,7 @@ local function is_head(id, s)
     redis.call('ZADD', key, text(s.sequence), id)
     rank = redis.call('ZRANK', key, id)
   end
-  return rank < width
+  return is_within(key, rank)
 end
 
 -- A queued job has to wait for its group.
@@ -59,24 +83,12 @@ local function block(id, r, s)
   hold(id, s)
 end
 
--- A job has ended or goes: it leaves the line, and who comes to the head is placed.
+-- A job has ended or goes: it leaves the line, and others come to the head.
 local function leave(id, s)
   local key = line(s.group)
   redis.call('ZREM', key, id)
   redis.call('ZREM', tag .. ':blocked', id)
-  if has(switches, BLOCKED) == 0 then return end
-  local head = redis.call('ZRANGE', key, math.max(0, width - MAX_HEAD), width - 1)
-  if #head == 0 then return end
-  local blocked = redis.call('ZMSCORE', tag .. ':blocked', unpack(head))
-  for i, other in ipairs(head) do
-    local r = blocked[i] and decode(redis.call('HGET', tag .. ':jobs', other))
-    if r and r[STATE] == 'Q' and r[EPOCH] == epoch then
-      redis.call('ZREM', tag .. ':blocked', other)
-      count('Q', -1)
-      place(backs, other, r)
-      save(other, r)
-    end
-  end
+  advance(key)
 end
 
 -- How many queued jobs are blocked now.

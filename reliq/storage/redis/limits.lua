@@ -10,8 +10,12 @@ local interval, burst, full_at = 0, 1, micros
 if rate > 0 then
   interval, burst = rate_ms * 1000 / rate, math.max(1, rate * BURST_MS / rate_ms)
   local stored = tonumber(redis.call('HGET', tag .. ':meta', 'full_at') or 0)
-  -- Never more than one bucket ahead, whatever the clock or the limit was before.
-  full_at = math.min(math.max(stored, micros), micros + burst * interval)
+  full_at = math.max(stored, micros)
+  if full_at > micros + burst * interval + 1 then
+    -- Never more than one bucket ahead, whatever the clock or the limit was before.
+    full_at = micros + burst * interval
+    redis.call('HSET', tag .. ':meta', 'full_at', string.format('%.3f', full_at))
+  end
 end
 
 -- How long the next token takes, ms; 0 when it is there.

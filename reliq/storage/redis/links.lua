@@ -115,8 +115,8 @@ local function flush()
   for i = #records, 1, -1 do records[i] = nil end
 end
 
--- A new job is to wait for others, `names`, each behind two bytes of its length. False when all of them have
--- completed. One that cannot complete any more fails it by a cascade.
+-- A new job comes after others, `names`, each behind two bytes of its length; whether it has to wait: not when all of
+-- them have completed. One that cannot complete any more fails it by a cascade.
 local function bind(id, nonce, names, sequence, s)
   flush()
   local ids, found, open, at = {}, {}, 0, 1
@@ -125,16 +125,18 @@ local function bind(id, nonce, names, sequence, s)
     local name = string.sub(names, at + 2, at + 1 + size)
     at = at + 2 + size
     local r = decode(redis.call('HGET', tag .. ':jobs', name))
-    if not r or not is_live(r) or r[STATE] == 'D' then
-      redis.call('ZADD', begin('F', r and is_live(r) and 'f' or 'u', name), 0, nonce .. id)
+    local live, cause = false, nil
+    if r then live, cause = is_live(r)
+    else cause = select(4, tombstone(redis.call('HGET', tag .. ':gone', name))) end
+    if not live or r[STATE] == 'D' then
+      redis.call('ZADD', begin('F', live and 'f' or cause or 'u', name), 0, nonce .. id)
       return true
     end
     if r[STATE] ~= 'C' then open = open + 1 end
     ids[#ids + 1], found[#found + 1] = name, r
   end
-  if open == 0 then return false end
   s.links = {}
-  redis.call('HSET', tag .. ':open', id, open)
+  if open > 0 then redis.call('HSET', tag .. ':open', id, open) end
   for i, name in ipairs(ids) do
     local r = found[i]
     r[FLAGS] = bor(r[FLAGS], DEPENDED)
@@ -156,7 +158,7 @@ local function bind(id, nonce, names, sequence, s)
     save(name, r)
     s.links[2 * i - 1], s.links[2 * i] = name, r[NONCE]
   end
-  return true
+  return open > 0
 end
 
 return {bind = bind, carry_on = carry_on, follow = follow, let_go = let_go}

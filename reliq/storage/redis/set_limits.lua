@@ -1,3 +1,4 @@
+-- include: ends
 -- Set what all users of a queue are held to.
 --
 -- KEYS[1] tag STRING
@@ -9,7 +10,7 @@ local old = redis.call('HGET', tag .. ':meta', 'limits')
 if old and ARGV[3] == '1' then return old end
 local rate, rate_ms, concurrency, length, width = struct.unpack('<I6I6I6I6I6', ARGV[2])
 redis.call('HSET', tag .. ':meta', 'limits', ARGV[2])
-if rate == 0 then redis.call('HDEL', tag .. ':meta', 'full_at') end
+if rate == 0 then redis.call('HDEL', tag .. ':meta', 'full_at') else ends().side().limits() end
 -- Lines keep jobs out as far as the widest head reached.
 local widest = tonumber(redis.call('HGET', tag .. ':meta', 'widest') or 1)
 if width > widest then redis.call('HSET', tag .. ':meta', 'widest', text(width)) end

@@ -13,7 +13,13 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
-if switches ~= 0 and has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
+if switches >= CASCADING then
+  if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
+  -- What a deletion has yet to carry out is nobody's any more.
+  for i, raw in ipairs(raws) do
+    if switches >= DELETING and raw and not is_live(decode(raw)) then raws[i] = false end
+  end
+end
 local answers, results, released, leases, seen, expires, completed = {}, {}, {}, {}, {}, {}, 0
 
 -- The first answer again, for a settle that was carried out already.
@@ -29,35 +35,23 @@ local function end_lease(worker, id)
   list[#list + 1] = id
 end
 
--- A job of a group, with links or progress.
-local function finish_side(i, id, r)
-  end_lease(r[WORKER], id)
-  if has(r[FLAGS], WAITED) ~= 0 then ends().announce(id, r, bodies[i]) end
-  local until_ms = ends().side().complete(id, r, tokens[i], ttls[i] > 0 and ttls[i] or nil)
-  results[#results + 1], results[#results + 2] = id, bodies[i]
-  ended[#ended + 1], ended[#ended + 2] = text(until_ms), id
-  completed = completed + 1
-  note('c', id)
-  return encode(r)
-end
-
 -- The hot path: nearly every run ends here, so the record is not made a table.
 local function complete(i, id, raw)
   local _, flags, attempts, token, position, _, created = struct.unpack(CHANGING, raw)
-  if flags >= SIDE then return finish_side(i, id, decode(raw)) end
+  completed = completed + 1
+  note('c', id)
+  end_lease(string.sub(raw, WORKER_AT), id)
+  local last = #results
+  results[last + 1], results[last + 2] = id, bodies[i]
+  if flags >= SIDE then return ends().side().complete(id, decode(raw), token, ttls[i], bodies[i]) end
   local ttl = ttls[i] > 0 and ttls[i] or struct.unpack('<I6', raw, RESULT_TTL_AT)
   local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
     .. string.sub(raw, FIXED_AT, PLAIN) .. struct.pack(LEASE, token, 'C', now + ttl)
-  end_lease(string.sub(raw, WORKER_AT), id)
   local n = #records
   records[n + 1], records[n + 2] = id, record
-  n = #results
-  results[n + 1], results[n + 2] = id, bodies[i]
   expires[ttl] = expires[ttl] or text(now + ttl)
   n = #ended
   ended[n + 1], ended[n + 2] = expires[ttl], id
-  completed = completed + 1
-  note('c', id)
   if has(flags, WAITED) ~= 0 then ends().announce(id, decode(raw), bodies[i]) end
   return record
 end
@@ -111,7 +105,6 @@ local function answer(i)
   local is_holder = false
   if raw and #raw >= PLAIN then
     local state, _, _, token = struct.unpack('<c1I1I2I3', raw)
-    if switches >= DELETING and not is_live(decode(raw)) then state = 'A' end
     is_holder = token == tokens[i] and may(VERBS[verbs[i]], state) and string.sub(raw, NONCE_AT, NONCE_AT + 7) == nonces[i]
   end
   if not is_holder then

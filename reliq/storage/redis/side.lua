@@ -77,8 +77,11 @@ local function close(id, r, from, kind, cause)
   if s and s.group then groups().leave(id, s) end
 end
 
--- End the run of `id` as completed; `ttl` of its result where the holder gave one. Returns when the result goes.
-local function complete(id, r, token, ttl)
+-- End the run of `id` as completed, beside what is written of every completed job. A `ttl` of 0 is the record's own.
+-- Returns the new record.
+local function complete(id, r, token, ttl, result)
+  announce(id, r, result)
+  ttl = ttl > 0 and ttl
   r[STATE], r[FLAGS], r[STAMP], r[EPOCH], r[WORKER] = 'C', band(r[FLAGS], LASTING), now, epoch, ''
   r[SETTLED], r[ANSWER], r[UNTIL] = token, 'C', now + (ttl or r[RESULT_TTL])
   if has(r[FLAGS], DEPENDED) ~= 0 and redis.call('HEXISTS', tag .. ':pins', id) == 1 then
@@ -90,8 +93,9 @@ local function complete(id, r, token, ttl)
     end
   end
   save(id, r)
+  ended[#ended + 1], ended[#ended + 2] = text(r[UNTIL]), id
   close(id, r, 'P', 'C', 'c')
-  return r[UNTIL]
+  return encode(r)
 end
 
 -- A dead letter comes back, at the end of its group's line.
@@ -112,6 +116,8 @@ local function remove(id, r, cause)
   if state ~= 'C' and state ~= 'D' then close(id, r, state, 'F', cause) end
   redis.call('HDEL', tag .. ':side', id)
   redis.call('HDEL', tag .. ':progress', id)
+  -- One that failed without a run and came back has a history too.
+  redis.call('HDEL', tag .. ':errors', id)
   redis.call('HDEL', tag .. ':pins', id)
 end
 
