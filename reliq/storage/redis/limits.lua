@@ -1,11 +1,14 @@
 -- What set_limits fixed: how often and how many at once may be claimed, how many may wait.
 
-local rate, rate_ms, concurrency, length = struct.unpack('<I6I6I6I6', redis.call('HGET', tag .. ':meta', 'limits') or string.rep('\0', 30))
-local _, w, s, p, r = struct.unpack(COUNTS, core, COUNTS_AT)
+-- Read anew what the prelude has at hand: every local that a part uses costs the scripts that never make it.
+local set = redis.call('HMGET', tag .. ':meta', 'limits', 'core')
+local rate, rate_ms, concurrency, length = struct.unpack('<I6I6I6I6', set[1] or string.rep('\0', 30))
+local q, w, s, p, r = struct.unpack(COUNTS, set[2] or string.rep('\0', 69), COUNTS_AT)
 
 -- The bucket as one number, the microsecond at which it would be full again (GCRA).
 local BURST_MS <const> = 100
-local micros = clock[1] * 1000000 + clock[2] + ARGV[1] * 1000
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2] + ARGV[1] * 1000
 local interval, burst, full_at = 0, 1, micros
 if rate > 0 then
   interval, burst = rate_ms * 1000 / rate, math.max(1, rate * BURST_MS / rate_ms)
@@ -37,6 +40,6 @@ local function spend()
 end
 
 -- How many more jobs the queue takes.
-local function room() return length - (queued + w + s + r) end
+local function room() return length - (q + w + s + r) end
 
 return {held = held, length = length, room = room, spend = spend, token_ms = token_ms}
