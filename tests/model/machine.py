@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ delays = st.one_of(st.just(0), st.just(0), durations)
 
 groups = st.sampled_from([None, None, None, None, "g", "g", "a:b", "*"])
 links: st.SearchStrategy[list[str]] = st.one_of(
-    st.just([]), st.just([]), st.just([]), st.lists(ids, min_size=1, max_size=3, unique=True)
+    st.just([]), st.just([]), st.lists(ids, min_size=1, max_size=3, unique=True)
 )
 
 
@@ -49,10 +49,15 @@ class New(NamedTuple):
     dead_ttl: int
     group: str | None = None
     after: Sequence[str] = ()
+    is_bold: bool = False
     is_persistent: bool = False
 
-    def record(self, number: int) -> NewRecord:
-        """The job; a persistent one has no group, predecessors or delay."""
+    def record(self, number: int, promising: Container[str]) -> NewRecord:
+        """The job; a persistent one has no group, predecessors or delay.
+
+        Only a bold one waits for others than ``promising`` ones.
+        """
+        after = tuple(id for id in self.after if id != self.id and (self.is_bold or id in promising))
         return NewRecord(
             self.id,
             number.to_bytes(8, "big"),
@@ -64,14 +69,14 @@ class New(NamedTuple):
             self.priority,
             0 if self.is_persistent else self.delay,
             group=None if self.is_persistent else self.group,
-            after=() if self.is_persistent else tuple(id for id in self.after if id != self.id),
+            after=() if self.is_persistent else after,
             is_persistent=self.is_persistent,
         )
 
 
 news = st.builds(
     New, ids, priorities, delays, st.integers(1, 3), durations, durations, durations, groups, links,
-    st.sampled_from([False] * 9 + [True]),
+    st.sampled_from([False] * 4 + [True]), st.sampled_from([False] * 9 + [True]),
 )  # fmt: skip
 
 
@@ -122,7 +127,12 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(new=st.lists(news, min_size=1, max_size=5))
     def enqueue(self, new: Sequence[New]) -> None:
-        self._enqueue([job.record(next(self.numbers)) for job in new])
+        promising = {id for id, job in self.model.jobs.items() if job.state is not State.FAILED}
+        records: list[NewRecord] = []
+        for job in new:
+            records.append(job.record(next(self.numbers), promising))
+            promising.add(job.id)
+        self._enqueue(records)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
