@@ -26,7 +26,7 @@ workers = st.sampled_from(WORKERS)
 durations = st.sampled_from([STEP // 2, STEP * 3 // 2, STEP * 5 // 2])
 limits = st.sampled_from([1, 1, 2, 3, 10])
 verbs = st.sampled_from([Verb.COMPLETE, Verb.RETRY, Verb.RETRY, Verb.FAIL, Verb.RELEASE])
-SELDOM = ("purge", "delete", "limit", "pause", "revive", "discard", "claim", "update_ttl")
+SELDOM = ("purge", "delete", "limit", "limit", "pause", "revive", "revive", "discard", "claim", "claim", "update_ttl")
 priorities = st.sampled_from([0, 0, 0, 3, 9])
 delays = st.one_of(st.just(0), st.just(0), durations)
 
@@ -161,6 +161,15 @@ class StorageMachine(RuleBasedStateMachine):
         """As often as it takes: their order is checked."""
         while self._claim(worker, 10, lease):
             pass
+
+    @precondition(lambda self: self.model.in_state(State.QUEUED))
+    @rule(worker=workers, data=st.data(), steps=st.integers(1, 6))
+    def work(self, worker: Worker, data: st.DataObject, steps: int) -> None:
+        """Claim and complete a few, so that what waits for them gets its turn."""
+        for _ in range(steps):
+            if not self._claim(worker, 1, STEP * 5 // 2):
+                break
+            self._settle_runs(data, self.runs[-1:], Verb.COMPLETE)
 
     def _claim(self, worker: Worker, limit: int, lease: int) -> int:
         serial = next(self.serials)
