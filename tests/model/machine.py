@@ -134,6 +134,18 @@ class StorageMachine(RuleBasedStateMachine):
             promising.add(job.id)
         self._enqueue(records)
 
+    @precondition(lambda self: len(self.model.jobs) < len(IDS) - 2)
+    @rule(group=groups, is_chain=st.booleans(), ttl=durations, start=st.integers(0, len(IDS)))
+    def line_up(self, group: str | None, is_chain: bool, ttl: int, start: int) -> None:
+        """Three new jobs of a group, of a chain or of both."""
+        free = [id for id in (*IDS[start:], *IDS[:start]) if id not in self.model.jobs][:3]
+        befores: list[list[str]] = [[], free[:1], free[:2]] if is_chain else [[], [], []]
+        jobs = [
+            New(id, 0, 0, 2, ttl, ttl, ttl, group, before).record(next(self.numbers), free)
+            for id, before in zip(free, befores, strict=True)
+        ]
+        self._enqueue(jobs)
+
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def enqueue_again(self, data: st.DataObject) -> None:
