@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -26,14 +26,14 @@ workers = st.sampled_from(WORKERS)
 durations = st.sampled_from([STEP // 2, STEP * 3 // 2, STEP * 5 // 2])
 limits = st.sampled_from([1, 1, 2, 3, 10])
 verbs = st.sampled_from([Verb.COMPLETE, Verb.RETRY, Verb.RETRY, Verb.FAIL, Verb.RELEASE])
-SELDOM = ("purge", "delete", "limit", "pause", "revive", "discard", "claim", "update_ttl")
+SELDOM = ("purge", "delete", "limit", "limit", "pause", "revive", "revive", "discard", "claim", "claim", "update_ttl")
 priorities = st.sampled_from([0, 0, 0, 3, 9])
 delays = st.one_of(st.just(0), st.just(0), durations)
 
 
 groups = st.sampled_from([None, None, None, None, "g", "g", "a:b", "*"])
 links: st.SearchStrategy[list[str]] = st.one_of(
-    st.just([]), st.just([]), st.just([]), st.lists(ids, min_size=1, max_size=3, unique=True)
+    st.just([]), st.just([]), st.lists(ids, min_size=1, max_size=3, unique=True)
 )
 
 
@@ -49,10 +49,15 @@ class New(NamedTuple):
     dead_ttl: int
     group: str | None = None
     after: Sequence[str] = ()
+    is_bold: bool = False
     is_persistent: bool = False
 
-    def record(self, number: int) -> NewRecord:
-        """The job; a persistent one has no group, predecessors or delay."""
+    def record(self, number: int, promising: Container[str]) -> NewRecord:
+        """The job; a persistent one has no group, predecessors or delay.
+
+        Only a bold one waits for others than ``promising`` ones.
+        """
+        after = tuple(id for id in self.after if id != self.id and (self.is_bold or id in promising))
         return NewRecord(
             self.id,
             number.to_bytes(8, "big"),
@@ -64,14 +69,14 @@ class New(NamedTuple):
             self.priority,
             0 if self.is_persistent else self.delay,
             group=None if self.is_persistent else self.group,
-            after=() if self.is_persistent else tuple(id for id in self.after if id != self.id),
+            after=() if self.is_persistent else after,
             is_persistent=self.is_persistent,
         )
 
 
 news = st.builds(
     New, ids, priorities, delays, st.integers(1, 3), durations, durations, durations, groups, links,
-    st.sampled_from([False] * 9 + [True]),
+    st.sampled_from([False] * 4 + [True]), st.sampled_from([False] * 9 + [True]),
 )  # fmt: skip
 
 
@@ -122,7 +127,24 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(new=st.lists(news, min_size=1, max_size=5))
     def enqueue(self, new: Sequence[New]) -> None:
-        self._enqueue([job.record(next(self.numbers)) for job in new])
+        promising = {id for id, job in self.model.jobs.items() if job.state is not State.FAILED}
+        records: list[NewRecord] = []
+        for job in new:
+            records.append(job.record(next(self.numbers), promising))
+            promising.add(job.id)
+        self._enqueue(records)
+
+    @precondition(lambda self: len(self.model.jobs) < len(IDS) - 2)
+    @rule(group=groups, is_chain=st.booleans(), ttl=durations, start=st.integers(0, len(IDS)))
+    def line_up(self, group: str | None, is_chain: bool, ttl: int, start: int) -> None:
+        """Three new jobs of a group, of a chain or of both."""
+        free = [id for id in (*IDS[start:], *IDS[:start]) if id not in self.model.jobs][:3]
+        befores: list[list[str]] = [[], free[:1], free[:2]] if is_chain else [[], [], []]
+        jobs = [
+            New(id, 0, 0, 2, ttl, ttl, ttl, group, before).record(next(self.numbers), free)
+            for id, before in zip(free, befores, strict=True)
+        ]
+        self._enqueue(jobs)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
@@ -151,6 +173,15 @@ class StorageMachine(RuleBasedStateMachine):
         """As often as it takes: their order is checked."""
         while self._claim(worker, 10, lease):
             pass
+
+    @precondition(lambda self: self.model.in_state(State.QUEUED))
+    @rule(worker=workers, data=st.data(), steps=st.integers(1, 6))
+    def work(self, worker: Worker, data: st.DataObject, steps: int) -> None:
+        """Claim and complete a few, so that what waits for them gets its turn."""
+        for _ in range(steps):
+            if not self._claim(worker, 1, STEP * 5 // 2):
+                break
+            self._settle_runs(data, self.runs[-1:], Verb.COMPLETE)
 
     def _claim(self, worker: Worker, limit: int, lease: int) -> int:
         serial = next(self.serials)

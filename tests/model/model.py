@@ -146,6 +146,8 @@ class Model:
                     self._begin_ttl(before)
         waiting = [other for other in self.jobs.values() if job in other.pending]
         for other in waiting:
+            if job not in other.pending:
+                continue  # one of those before has failed it already
             other.pending.remove(job)
             if job.state is not State.COMPLETED:
                 self._fail_dependent(other)
