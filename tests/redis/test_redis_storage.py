@@ -23,7 +23,7 @@ from ..servers import RedisServer
 
 LUA = sorted(Path(scripts.__file__).parent.glob("*.lua"))
 #: Files without a transition of their own: parts that transitions include, and the prelude.
-PARTS = {"ends", "prelude", "recovery", "registry", "sweep"}
+PARTS = {"ends", "groups", "limits", "links", "prelude", "recovery", "registry", "removal", "side", "sweep"}
 SECRET = "s3cr3t-pa55"
 
 
@@ -234,7 +234,7 @@ def test_parts_are_included_by_the_scripts_that_use_them() -> None:
         needed: set[str] = set()
         todo = [text]
         while todo:
-            for part in set(re.findall(r"\b(ends|recovery|registry|sweep)\(\)", todo.pop())) - needed:
+            for part in set(re.findall(r"\b(ends|recovery|registry|removal|sweep)\(\)", todo.pop())) - needed:
                 needed.add(part)
                 todo.append((path.parent / f"{part}.lua").read_text("utf-8"))
         assert included == needed, path.name
@@ -244,7 +244,8 @@ def test_parts_are_included_by_the_scripts_that_use_them() -> None:
 REDIS_62 = {
     "DEL", "EXISTS", "EXPIRE", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HLEN", "HMGET", "HSCAN", "HSET", "LINDEX",
     "LLEN", "LPOP", "LPUSH", "LRANGE", "LREM", "LSET", "PEXPIRE", "PUBLISH", "RPUSH", "TIME", "UNLINK", "ZADD",
-    "ZCARD", "ZRANGE", "ZRANGEBYSCORE", "ZREM", "ZSCORE", "SADD", "SMEMBERS", "BLPOP", "EVAL", "EVALSHA", "WAIT",
+    "ZCARD", "ZMSCORE", "ZPOPMIN", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZREM", "ZSCORE", "PERSIST", "RENAME", "SADD",
+    "SMEMBERS", "SREM", "BLPOP", "EVAL", "EVALSHA", "WAIT",
 }  # fmt: skip
 
 

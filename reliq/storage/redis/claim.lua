@@ -10,17 +10,27 @@
 -- ARGV[6] serial   number of this claim of the worker
 -- ARGV[7] lease    ms
 -- ARGV[8] max_bytes  of messages; one job is taken whatever its size
--- Returns "1" when claimable work remains, else "0"; then per job: id, record, message
+-- Returns "1" when claimable work remains, "w" and ms when a rate limit holds it, else "0"; then per job: id, record
+--         (behind it, for one of a group: its sequence, the group), message
 local worker = ARGV[2]
 local limit, serial, lease, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local MAX_LOOKS <const> = 1000
 
 registry().register(worker, tonumber(ARGV[3]), tonumber(ARGV[4]), false)
-if paused == 1 or queued <= 0 then
-  finish()
-  return {'0'}
+local claimable, limits, held = queued, nil, nil
+if switches ~= 0 then
+  if has(switches, BLOCKED) ~= 0 then claimable = queued - ends().side().groups().blocked() end
+  if has(switches, PAUSED) ~= 0 then claimable = 0 end
+  if claimable > 0 and has(switches, LIMITED) ~= 0 then
+    limits, limit = ends().side().limits(), 1
+    held = limits.held()
+  end
 end
-limit = math.min(limit, math.max(1, math.floor(queued / math.max(1, runners))))
+if held or claimable <= 0 then
+  finish()
+  return {held and held > 0 and 'w' .. held or '0'}
+end
+limit = math.min(limit, math.max(1, math.floor(claimable / math.max(1, runners))))
 
 local ids, raws, bytes, looked, is_full = {}, {}, 0, 0, false
 
@@ -28,6 +38,8 @@ local ids, raws, bytes, looked, is_full = {}, {}, 0, 0, false
 local function bury(id, prio)
   local r = decode(struct.pack(CHANGING, 'D', 0, 0, 0, 0, now, now, epoch)
     .. struct.pack(FIXED, prio, 1, 'corrupt!', 1, 1, 30 * 86400000, 0))
+  -- Whatever it was, its group and those that wait for it must not wait for ever.
+  if redis.call('EXISTS', tag .. ':side', tag .. ':pins') > 0 then r[FLAGS] = SIDE + DEPENDED end
   ends().fail(id, r, '{"type":"StorageCorruptError","message":"the stored record cannot be read","traceback":""}', false)
   count('Q', -1)
   save(id, r)
@@ -94,21 +106,30 @@ if #ids > 0 then
     local raw = raws[i]
     local _, flags, attempts, token, position, _, created, born = struct.unpack(CHANGING, raw)
     local settled = #raw > PLAIN and raw or raw .. NEVER_CLAIMED
-    local record = struct.pack(CHANGING, 'P', bor(band(flags, SOLO + WAITED), batch), attempts + 1, token + 1, position, now, created, born)
+    local record = struct.pack(CHANGING, 'P', bor(band(flags, KEPT), batch), attempts + 1, token + 1, position, now, created, born)
       .. string.sub(settled, FIXED_AT, LEASE_AT + 3) .. lease_end
     note('p', id)
     local n = 2 * i
     records[#records + 1], records[#records + 2] = id, record
     leases[n - 1], leases[n] = deadline, id
+    if flags >= SIDE then record = record .. ends().side().claimed(id, flags) end
     answers[3 * i - 1], answers[3 * i], answers[3 * i + 1] = id, record, messages[i] or ''
   end
   redis.call('ZADD', tag .. ':processing:' .. worker, unpack(leases))
   count('Q', -#ids)
   count('P', #ids)
+  if limits then
+    limits.spend()
+    held = limits.held()
+  end
 end
-if queued + (counts.Q or 0) > 0 and prios > 0 then
-  answers[1] = '1'
-  must_ring = true
+if claimable + (counts.Q or 0) > 0 and prios > 0 then
+  if not held then
+    answers[1] = '1'
+    must_ring = true
+  elseif held > 0 then
+    answers[1] = 'w' .. held
+  end
 end
 finish()
 return answers

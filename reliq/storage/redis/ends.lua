@@ -24,6 +24,11 @@ local function reply(id, r, text)
   redis.call('HDEL', tag .. ':waiters', id)
 end
 
+-- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
+local function announce(id, r, result)
+  reply(id, r, #result <= INLINE and 'C' .. r[NONCE] .. result or 'R' .. r[NONCE])
+end
+
 local function remember(id, r, attempt, error)
   local raw = redis.call('HGET', tag .. ':errors', id)
   local history = raw and cmsgpack.unpack(raw) or {}
@@ -49,6 +54,10 @@ local function tombstone(stones, nonce)
   end
 end
 
+local fail
+
+-- include: side
+
 -- Take a record away with all that hangs on it. Its entry in a pending list stays behind and is
 -- stale. What is counted as what: purged records left the counters when they were purged.
 local function drop(id, r, cause)
@@ -64,6 +73,7 @@ local function drop(id, r, cause)
   if r[TOKEN] > 0 or state == 'D' then redis.call('HDEL', tag .. ':errors', id) end
   if state == 'P' then redis.call('ZREM', tag .. ':processing:' .. r[WORKER], id) end
   if state == 'P' or r[EPOCH] == epoch then count(state, -1) end
+  if r[FLAGS] >= SIDE then side().remove(id, r, cause) end
   bury(id, r, cause)
   reply(id, r, 'G' .. r[NONCE] .. cause)
 end
@@ -101,6 +111,11 @@ local function clear_purged(limit)
   return page[1] ~= '0'
 end
 
+-- When the id of a completed record is free again.
+local function window_end(r)
+  return (string.sub(tag, -6) == '.fifo}' and r[CREATED] or r[STAMP]) + r[DEDUP_TTL]
+end
+
 -- Up to `limit` finished records past their result or record deadline; how many were due. What
 -- became of whom is added to `changes`.
 local function expire(limit, changes)
@@ -117,7 +132,7 @@ local function expire(limit, changes)
       if live then
         -- The result's own time is over, the record stands until its dedup window ends.
         redis.call('HDEL', tag .. ':results', id)
-        redis.call('ZADD', tag .. ':expiry', r[STAMP] + r[DEDUP_TTL], id)
+        redis.call('ZADD', tag .. ':expiry', window_end(r), id)
       else
         drop(id, r, cause)
         note('e', id)
@@ -128,7 +143,8 @@ local function expire(limit, changes)
 end
 
 -- End `id` as a dead letter, for `ttl` or its own dead_ttl. `error` is appended to its history.
-local function fail(id, r, error, is_exhausted, ttl)
+fail = function(id, r, error, is_exhausted, ttl)
+  local from = r[STATE]
   remember(id, r, r[ATTEMPTS], error)
   r[STATE], r[STAMP], r[EPOCH], r[UNTIL], r[WORKER] = 'D', now, epoch, now + (ttl or r[DEAD_TTL]), ''
   r[FLAGS] = is_exhausted and bor(r[FLAGS], EXHAUSTED) or r[FLAGS]
@@ -137,13 +153,10 @@ local function fail(id, r, error, is_exhausted, ttl)
   count('D', 1)
   note('d', id)
   reply(id, r, 'R' .. r[NONCE])
-end
-
--- End `id` as completed; its result is written by the caller. A large one is read by its waiters.
-local function announce(id, r, result)
-  reply(id, r, #result <= INLINE and 'C' .. r[NONCE] .. result or 'R' .. r[NONCE])
+  if r[FLAGS] >= SIDE then side().close(id, r, from, 'F', 'f') end
 end
 
 return {
-  announce = announce, clear_purged = clear_purged, drop = drop, expire = expire, fail = fail, remember = remember, tidy = tidy, tombstone = tombstone,
+  announce = announce, clear_purged = clear_purged, drop = drop, expire = expire, fail = fail, remember = remember,
+  side = side, tidy = tidy, tombstone = tombstone, window_end = window_end,
 }

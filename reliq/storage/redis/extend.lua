@@ -29,7 +29,7 @@ end
 local raws = #ids > 0 and redis.call('HMGET', tag .. ':jobs', unpack(ids)) or {}
 for i, id in ipairs(ids) do
   local r = decode(raws[i])
-  if r and may(MAY.extend, r[STATE]) and r[WORKER] == worker and struct.pack('<c8I4', r[NONCE], r[TOKEN]) == proofs[i] then
+  if r and may(MAY.extend, r[STATE]) and is_live(r) and r[WORKER] == worker and struct.pack('<c8I4', r[NONCE], r[TOKEN]) == proofs[i] then
     local n = #leases
     leases[n + 1], leases[n + 2] = now + lease, id
     held[id] = true

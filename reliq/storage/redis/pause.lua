@@ -4,6 +4,6 @@
 -- ARGV[1] skew
 -- ARGV[2] paused  "1" | "0"
 -- Returns nothing
-paused = tonumber(ARGV[2])
-must_ring = paused == 0 and queued > 0
+switches = bor(band(switches, 255 - PAUSED), ARGV[2] == '1' and PAUSED or 0)
+must_ring = has(switches, PAUSED) == 0 and queued > 0
 finish()

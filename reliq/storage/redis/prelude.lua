@@ -54,15 +54,32 @@ local SOLO <const> = 2
 local CANCEL <const> = 4
 local EXHAUSTED <const> = 8
 local WAITED <const> = 16
+-- The three that no plain job has, above all others: it has an entry in :side or :progress, others wait or waited
+-- for it, it never ends by itself. A record with one of them is written at once, never by finish().
+local SIDE <const> = 32
+local DEPENDED <const> = 64
+local PERSISTENT <const> = 128
+-- What stays when a run ends, and what when the job itself does.
+local KEPT <const> = 242
+local LASTING <const> = 226
+-- The deadline of a completed record that unfinished jobs wait for, or waited for.
+local PINNED <const> = 281474976710655
 
 -- The queue's own numbers, one field. Positions: the back counts up from 1, the front down from -1, so
 -- that within one priority a smaller position is served first. `prios`: bit n says that list n is in use.
+-- `switches`: what makes this queue more than a plain one; 0 spares it everything else.
 local CORE <const> = '<i6i6I2I2I6I1I4i6i6i6i6i6i6i6'
 local NUMBERS <const> = '<i6i6I2I2I6I1I4i6'
 local COUNTS <const> = '<i6i6i6i6i6i6i6'
 local COUNTS_AT <const> = 28
+local PAUSED <const> = 1
+local LIMITED <const> = 2
+local BOUNDED <const> = 4
+local BLOCKED <const> = 8
+local CASCADING <const> = 16
+local DELETING <const> = 32
 local core = redis.call('HGET', tag .. ':meta', 'core') or string.rep('\0', 69)
-local back, front, epoch, prios, listen, paused, runners, queued = struct.unpack(NUMBERS, core)
+local back, front, epoch, prios, listen, switches, runners, queued = struct.unpack(NUMBERS, core)
 
 -- Listeners ask anew in real time, so the skew of a test is left out.
 local is_listened = listen > now - ARGV[1]
@@ -85,9 +102,13 @@ end
 -- Whether a record still counts: purged and expired ones are absent to every transition.
 local function is_live(r)
   local state = r[STATE]
-  if state == 'P' then return true end
+  if state == 'P' and (switches < DELETING or r[EPOCH] == epoch) then return true end
   if r[EPOCH] ~= epoch then return false, 'p' end
-  if state == 'C' then return now < math.max(r[UNTIL], r[STAMP] + r[DEDUP_TTL]), 'x' end
+  if state == 'C' then
+    -- The dedup window begins with the end of the job, on a .fifo queue with its acceptance.
+    local from = string.sub(tag, -6) == '.fifo}' and CREATED or STAMP
+    return now < math.max(r[UNTIL], r[from] + r[DEDUP_TTL]), 'x'
+  end
   if state == 'D' then return now < r[UNTIL], 'x' end
   return true
 end
@@ -110,8 +131,12 @@ local function count(state, change) counts[state] = (counts[state] or 0) + chang
 local function text(number) return string.format('%d', number) end
 
 local function save(id, r)
-  local n = #records
-  records[n + 1], records[n + 2] = id, encode(r)
+  if r[FLAGS] >= SIDE then
+    redis.call('HSET', tag .. ':jobs', id, encode(r))
+  else
+    local n = #records
+    records[n + 1], records[n + 2] = id, encode(r)
+  end
 end
 
 local function note(code, id)
@@ -149,6 +174,7 @@ local function push(command, lists)
 end
 
 local function finish()
+  if counts.cascade then counts.cascade() end
   push('LPUSH', fronts)
   push('RPUSH', backs)
   if #records > 0 then redis.call('HSET', tag .. ':jobs', unpack(records)) end
@@ -161,10 +187,14 @@ local function finish()
   end
   if #ended > 0 then redis.call('ZADD', tag .. ':expiry', unpack(ended)) end
   local q, w, s, p, r, c, d = struct.unpack(COUNTS, core, COUNTS_AT)
-  local changed = struct.pack(CORE, back, front, epoch, prios, listen, paused, runners,
+  local changed = struct.pack(CORE, back, front, epoch, prios, listen, switches, runners,
     q + (counts.Q or 0), w + (counts.W or 0), s + (counts.S or 0), p + (counts.P or 0),
     r + (counts.R or 0), c + (counts.C or 0), d + (counts.D or 0))
   if changed ~= core then redis.call('HSET', tag .. ':meta', 'core', changed) end
+  if switches ~= 0 and has(switches, LIMITED) ~= 0 and (counts.P or 0) < 0 then
+    -- A slot came free, and somebody may wait for it.
+    must_ring = must_ring or q + (counts.Q or 0) > redis.call('ZCARD', tag .. ':blocked')
+  end
   if must_ring then ring(':wake') end
   -- Last, and never an error: a user without channel rights must not fail a transition half way.
   if #events > 0 then redis.pcall('PUBLISH', tag .. ':events', table.concat(events)) end

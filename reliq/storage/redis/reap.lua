@@ -1,11 +1,12 @@
--- include: ends recovery registry sweep
+-- include: ends recovery registry sweep removal
 -- One bounded step of upkeep. Promotes due jobs always; the rest at most twice per interval.
 --
 -- KEYS[1] tag STRING
 -- ARGV[1] skew
 -- ARGV[2] interval  ms between two reaps
 -- ARGV[3] limit     the most ids of one kind to touch
--- Returns "1" when more is to be done at once, ms until the next due job or '', then per change: event, id
+-- Returns "1" when more is to be done at once, ms until the next due job or tick or '', the clock, how many ticks
+--         are due and for each: name, spec, when; then per change: event, id
 local interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local has_more, changes = false, {}
 
@@ -16,7 +17,7 @@ if #ids > 0 then
     local r = decode(raws[i])
     if r and may(MAY.promote, r[STATE]) and r[EPOCH] == epoch then
       count(r[STATE], -1)
-      place(backs, id, r)
+      if r[FLAGS] < SIDE then place(backs, id, r) else ends().side().enter(backs, id, r) end
       save(id, r)
       note('q', id)
     end
@@ -25,6 +26,7 @@ if #ids > 0 then
   has_more = #ids == limit
 end
 
+if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
 local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'unfinished')
 local last = tonumber(state[1] or 0)
 -- A clock that steps back must not stop the upkeep.
@@ -57,7 +59,8 @@ if now - last >= interval / 2 or now < last or state[2] then
       break
     end
   end
-  unfinished = ends().clear_purged(limit) or unfinished
+  if switches >= DELETING then unfinished = not removal().step(limit) or unfinished
+  else unfinished = ends().clear_purged(limit) or unfinished end
   sweep().sweep(1)
   redis.call('HSET', tag .. ':meta', 'last_reap', string.format('%.0f', now))
   if unfinished then redis.call('HSET', tag .. ':meta', 'unfinished', 1)
@@ -65,5 +68,21 @@ if now - last >= interval / 2 or now < last or state[2] then
   has_more = has_more or unfinished
 end
 finish()
+local MAX_TICKS <const> = 100
 local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
-return {has_more and '1' or '0', first[2] and string.format('%.0f', math.max(0, first[2] - now)) or '', unpack(changes)}
+local tick = redis.call('ZRANGE', tag .. ':ticks', 0, 0, 'WITHSCORES')
+local next_due = math.min(tonumber(first[2] or '+inf'), tonumber(tick[2] or '+inf'))
+local answers = {
+  (has_more or has(switches, CASCADING) ~= 0) and '1' or '0',
+  next_due < math.huge and text(math.max(0, next_due - now)) or '', text(now), '0',
+}
+if tick[2] and tonumber(tick[2]) <= now then
+  local names = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_TICKS)
+  answers[4] = text(#names / 2)
+  for i = 1, #names, 2 do
+    local n = #answers
+    answers[n + 1], answers[n + 2], answers[n + 3] = names[i], redis.call('HGET', tag .. ':schedules', names[i]) or '', names[i + 1]
+  end
+end
+for i = 1, #changes do answers[#answers + 1] = changes[i] end
+return answers

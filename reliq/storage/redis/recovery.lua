@@ -16,7 +16,10 @@ local function recover(worker, ids)
   for _, job in ipairs(jobs) do
     local id, r = job[1], job[2]
     local event = 'stalled'
-    if has(r[FLAGS], CANCEL) ~= 0 then
+    if switches >= DELETING and not is_live(r) then
+      ends().drop(id, r, 'p')
+      event = 'cancelled'
+    elseif has(r[FLAGS], CANCEL) ~= 0 then
       ends().drop(id, r, 'c')
       note('x', id)
       event = 'cancelled'
@@ -31,12 +34,16 @@ local function recover(worker, ids)
       local text = 'the worker stopped renewing its lease in the middle of attempt ' .. (r[ATTEMPTS] + (is_batch and 1 or 0))
       local error = cjson.encode({type = 'StalledError', message = text, traceback = ''})
       note('t', id)
-      if r[ATTEMPTS] >= r[MAX] then
+      if r[ATTEMPTS] >= r[MAX] and r[FLAGS] < PERSISTENT then
         ends().fail(id, r, error, true)
         event = 'failed'
       else
         if not is_batch then ends().remember(id, r, r[ATTEMPTS], error) end
-        place(fronts, id, r)
+        if r[FLAGS] >= PERSISTENT then
+          r[ATTEMPTS] = ends().side().unspent(r)
+          ends().side().moved('P', 'Q')
+        end
+        if r[FLAGS] < SIDE then place(fronts, id, r) else ends().side().enter(fronts, id, r) end
       end
       save(id, r)
     end

@@ -19,8 +19,8 @@ for _, id in ipairs(ids) do
     redis.call('ZREM', tag .. ':dead', id)
     redis.call('ZREM', tag .. ':expiry', id)
     count('D', -1)
-    r[ATTEMPTS], r[FLAGS] = 0, band(r[FLAGS], SOLO)
-    place(backs, id, r)
+    r[ATTEMPTS], r[FLAGS] = 0, band(r[FLAGS], LASTING)
+    if r[FLAGS] < SIDE then place(backs, id, r) else ends().side().revive(id, r) end
     redis.call('HSET', tag .. ':jobs', id, encode(r))
     note('q', id)
     revived[#revived + 1] = id

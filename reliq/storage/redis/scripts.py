@@ -35,6 +35,8 @@ CAUSES: dict[bytes, str] = {
 EVENTS: dict[bytes, str] = {
     b"q": "queued",
     b"s": "scheduled",
+    b"w": "waiting",
+    b"g": "progress",
     b"p": "processing",
     b"c": "completed",
     b"r": "failing",
@@ -47,6 +49,9 @@ EVENTS: dict[bytes, str] = {
     b"k": "discarded",
     b"z": "purged",
 }
+
+
+_INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,14 @@ def script(name: str) -> Script:
 
 
 def _part(name: str) -> str:
-    """A part of the library, as a function that makes it when it is first used: most runs need none of it."""
+    """A part of the library, as a function that makes it when it is first used: most runs need none of it.
+
+    A line ``-- include: names`` in it holds parts of its own, which cost nothing before it is made.
+    """
+    text = _INCLUDE.sub(lambda line: "\n".join(_part(part) for part in line[1].split()), _text(name))
     return (
         f"local {name}_part\nlocal function {name}()\n"
-        f"if not {name}_part then {name}_part = (function()\n{_text(name)}\nend)() end\n"
+        f"if not {name}_part then {name}_part = (function()\n{text}\nend)() end\n"
         f"return {name}_part\nend\n"
     )
 

@@ -13,6 +13,13 @@ for i = 2, #ARGV, 3 do
 end
 local VERBS = {C = MAY.complete, R = MAY.retry, F = MAY.fail, L = MAY.release}
 local raws = redis.call('HMGET', tag .. ':jobs', unpack(ids))
+if switches >= CASCADING then
+  if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
+  -- What a deletion has yet to carry out is nobody's any more.
+  for i, raw in ipairs(raws) do
+    if switches >= DELETING and raw and not is_live(decode(raw)) then raws[i] = false end
+  end
+end
 local answers, results, released, leases, seen, expires, completed = {}, {}, {}, {}, {}, {}, 0
 
 -- The first answer again, for a settle that was carried out already.
@@ -31,19 +38,20 @@ end
 -- The hot path: nearly every run ends here, so the record is not made a table.
 local function complete(i, id, raw)
   local _, flags, attempts, token, position, _, created = struct.unpack(CHANGING, raw)
+  completed = completed + 1
+  note('c', id)
+  end_lease(string.sub(raw, WORKER_AT), id)
+  local last = #results
+  results[last + 1], results[last + 2] = id, bodies[i]
+  if flags >= SIDE then return ends().side().complete(id, decode(raw), token, ttls[i], bodies[i]) end
   local ttl = ttls[i] > 0 and ttls[i] or struct.unpack('<I6', raw, RESULT_TTL_AT)
   local record = struct.pack(CHANGING, 'C', band(flags, SOLO), attempts, token, position, now, created, epoch)
     .. string.sub(raw, FIXED_AT, PLAIN) .. struct.pack(LEASE, token, 'C', now + ttl)
-  end_lease(string.sub(raw, WORKER_AT), id)
   local n = #records
   records[n + 1], records[n + 2] = id, record
-  n = #results
-  results[n + 1], results[n + 2] = id, bodies[i]
   expires[ttl] = expires[ttl] or text(now + ttl)
   n = #ended
   ended[n + 1], ended[n + 2] = expires[ttl], id
-  completed = completed + 1
-  note('c', id)
   if has(flags, WAITED) ~= 0 then ends().announce(id, decode(raw), bodies[i]) end
   return record
 end
@@ -59,23 +67,30 @@ local function settle(i, id, r)
     return 'A'
   end
   count('P', -1)
-  r[FLAGS] = band(r[FLAGS], SOLO + WAITED)
+  r[FLAGS] = band(r[FLAGS], KEPT)
   if verb == 'L' then
+    if r[FLAGS] >= PERSISTENT then ends().side().moved('P', 'Q') end
     r[ATTEMPTS], r[STATE], r[ANSWER] = r[ATTEMPTS] - 1, 'Q', 'Q'
     released[#released + 1] = {id, r}
     note('u', id)
     return 'Q'
-  elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] then
+  elseif verb == 'F' or r[ATTEMPTS] >= r[MAX] and r[FLAGS] < PERSISTENT then
     ends().fail(id, r, bodies[i], verb == 'R', ttls[i] > 0 and ttls[i])
   else
     ends().remember(id, r, r[ATTEMPTS], bodies[i])
+    if r[FLAGS] >= PERSISTENT then
+      r[ATTEMPTS] = ends().side().unspent(r)
+      ends().side().moved('P', 'Q')
+    end
     if delays[i] > 0 then
       r[STATE], r[STAMP], r[EPOCH], r[SERIAL], r[WORKER] = 'R', now, epoch, 0, ''
       local n = #due
       due[n + 1], due[n + 2] = now + delays[i], id
       count('R', 1)
-    else
+    elseif r[FLAGS] < SIDE then
       place(backs, id, r)
+    else
+      ends().side().enter(backs, id, r)
     end
     note('r', id)
   end
@@ -107,7 +122,7 @@ for i = 1, #ids do answer(i) end
 -- Released jobs return to the front in their old order, whatever the order of the batch.
 table.sort(released, function(a, b) return a[2][POSITION] > b[2][POSITION] end)
 for _, job in ipairs(released) do
-  place(fronts, job[1], job[2])
+  if job[2][FLAGS] < SIDE then place(fronts, job[1], job[2]) else ends().side().enter(fronts, job[1], job[2]) end
   save(job[1], job[2])
 end
 for worker, list in pairs(leases) do redis.call('ZREM', tag .. ':processing:' .. worker, unpack(list)) end

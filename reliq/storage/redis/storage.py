@@ -10,21 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
-from ...errors import InvalidJobError, StorageError
+from ...errors import InvalidJobError, QueueFullError, StorageError
 from ...lifecycle import FINISHED, STORED, State
 from ...validate import check_int, check_seconds
 from ..base import (
     MAX_BATCH,
     MAX_CLAIM_BYTES,
+    NO_LIMITS,
     Claim,
     Claimed,
     Doorbell,
     Enqueued,
     Extended,
     Held,
+    Limits,
     NewRecord,
     Outcome,
     Reaped,
+    Schedule,
     Settled,
     Snapshot,
     Storage,
@@ -47,14 +50,19 @@ _PROOF = struct.Struct("<8sI")
 _SETTLE = struct.Struct("<c8sIQQ")
 _ERROR = struct.Struct("<QHHI")
 _STATUSES = {b"q": "queued", b"d": "duplicate", b"c": "completed"}
-#: The queue's own numbers start with back, front, epoch, prios, listen, paused; the counters follow.
-_BACK_SIZE, _PAUSED_AT, _COUNTS_AT = 6, 22, 27
+#: The queue's own numbers start with back, front, epoch, prios, listen, switches; the counters follow.
+_BACK_SIZE, _SWITCHES_AT, _COUNTS_AT = 6, 22, 27
 _EMPTY = bytes(69)
 _COUNTED = (
     State.QUEUED, State.WAITING, State.SCHEDULED, State.PROCESSING, State.FAILING, State.COMPLETED, State.FAILED,
 )  # fmt: skip
 _VERBS = {Verb.COMPLETE: b"C", Verb.RETRY: b"R", Verb.FAIL: b"F", Verb.RELEASE: b"L"}
-_CANCEL, _EXHAUSTED, _WAITED = 4, 8, 16
+_CANCEL, _EXHAUSTED, _WAITED, _SIDE, _PERSISTENT = 4, 8, 16, 32, 128
+_PAUSED = 1
+#: The deadline of a record that is pinned.
+_PINNED = (1 << 48) - 1
+#: On these queues the dedup window begins with the acceptance of a job, and groups deliver one by one.
+_FIFO = ".fifo"
 _MAX_SIZE = (1 << 24) - 1
 #: How long after its deadline a waiting call hears of its reply, says that it leaves, and looks once more.
 _REPLY_MARGIN, _LEAVE, _LAST_LOOK = 0.1, 0.2, 0.5
@@ -116,6 +124,11 @@ class RedisStorage(Storage):
             for job in chunk:
                 args += (job.id, _fixed(job), job.message)
             reply = self._run("enqueue", queue, *args, is_repeatable=True, within=within, confirm=True)
+            if reply[0] == b"full":
+                raise QueueFullError(f"queue {queue!r} holds at most {int(reply[1])} jobs that wait for a worker")
+            if len(reply) > len(chunk):
+                reply.pop()
+                self._register(queue)  # it may have been deleted since
             for job, answer in zip(chunk, reply, strict=True):
                 state = STATES[answer[1:2]]
                 if len(answer) == 2:
@@ -134,16 +147,16 @@ class RedisStorage(Storage):
         )
         jobs = []
         for at in range(1, len(reply), 3):
-            _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(
-                reply[at + 1]
-            )
+            record = reply[at + 1]
+            _, flags, attempts, token, _, _, created, _, priority, max_attempts, nonce, *_ = _RECORD.unpack_from(record)
+            group, sequence = _place(record[_WORKER_AT + len(worker.key.encode()) :]) if flags & _SIDE else (None, None)
             jobs.append(
                 Claimed(
                     reply[at].decode(), nonce, _int(token), attempts, max_attempts, _int(created), priority,
-                    flags & _WAITED != 0, reply[at + 2],
+                    flags & _WAITED != 0, reply[at + 2], group, sequence, flags & _PERSISTENT != 0,
                 )
             )  # fmt: skip
-        return Claim(jobs, reply[0] == b"1")
+        return Claim(jobs, reply[0] == b"1", int(reply[0][1:]) if reply[0][:1] == b"w" else None)
 
     def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         answers: list[Settled] = []
@@ -184,10 +197,13 @@ class RedisStorage(Storage):
             total += step
         return total
 
-    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, nonces: Sequence[bytes] | None = None
+    ) -> list[str]:
         answers: list[str] = []
-        for chunk in _chunks(ids):
-            answers += (answer.decode() for answer in self._run("cancel", queue, int(running), *chunk))
+        for chunk in _chunks(list(zip(ids, nonces or [b""] * len(ids), strict=True))):
+            args = [arg for pair in chunk for arg in pair]
+            answers += (answer.decode() for answer in self._run("cancel", queue, int(running), *args))
         return answers
 
     def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
@@ -195,11 +211,14 @@ class RedisStorage(Storage):
             core = self._core(queue)
             if core is not None and any(core[:_BACK_SIZE]):  # something was enqueued here
                 self._register(queue)
-        more, next_due, *changes = self._run("reap", queue, interval_ms, min(limit, MAX_BATCH))
+        more, next_due, now, ticks, *rest = self._run("reap", queue, interval_ms, min(limit, MAX_BATCH))
+        end = 3 * int(ticks)
         return Reaped(
-            [(name.decode(), id.decode()) for name, id in _groups(changes, 2)],
+            [(name.decode(), id.decode()) for name, id in _groups(rest[end:], 2)],
             more == b"1",
             int(next_due) if next_due else None,
+            tuple(_schedules(rest[:end])),
+            int(now),
         )
 
     def wait(
@@ -254,13 +273,60 @@ class RedisStorage(Storage):
     def pause(self, queue: str, paused: bool) -> None:
         self._run("pause", queue, int(paused), is_repeatable=True)
 
+    def delete(self, queue: str) -> int:
+        total, is_done, is_first = 0, False, 1
+        while not is_done:
+            jobs, done = self._run("delete", queue, is_first, MAX_BATCH)
+            total, is_done, is_first = total + int(jobs), done == b"1", 0
+        self._client.command("SREM", registry_key(self._prefix), queue)
+        self._registered.pop(queue, None)
+        if any((self._core(queue) or b"")[:_BACK_SIZE]):  # a job was enqueued meanwhile
+            self._register(queue)
+        return total
+
+    def progress(self, queue: str, held: Held, data: bytes) -> bool:
+        answer = self._run("progress", queue, held.id, held.nonce, held.token, data, is_repeatable=True)
+        return bool(answer == b"1")
+
+    # -- settings ---------------------------------------------------------------------
+
+    def limits(self, queue: str) -> Limits:
+        packed: bytes | None = self._client.command("HGET", f"{self._tag(queue)}:meta", "limits")
+        return NO_LIMITS if packed is None else _limits(packed)
+
+    def set_limits(self, queue: str, limits: Limits, *, only_new: bool = False) -> Limits:
+        width = 1 if queue.endswith(_FIFO) else limits.group_concurrency
+        numbers = (limits.rate, limits.rate_ms, limits.max_concurrency, limits.max_length, width)
+        packed = b"".join((number or 0).to_bytes(6, "little") for number in numbers)
+        return _limits(self._run("set_limits", queue, packed, int(only_new), is_repeatable=True))
+
+    def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
+        verb = "new" if only_new else "put"
+        return self._schedule(queue, verb, schedule.name, schedule.next_ms, schedule.spec)
+
+    def move_schedule(self, queue: str, name: str, was_ms: int, next_ms: int) -> bool:
+        return self._schedule(queue, "move", name, next_ms, was_ms)
+
+    def remove_schedule(self, queue: str, name: str) -> bool:
+        return self._schedule(queue, "remove", name, 0, b"")
+
+    def _schedule(self, queue: str, verb: str, name: str, next_ms: int, detail: bytes | int) -> bool:
+        return bool(self._run("schedule", queue, verb, name, next_ms, detail) == b"1")
+
+    def schedules(self, queue: str) -> list[Schedule]:
+        return sorted(_schedules(self._run("schedules", queue, is_repeatable=True)), key=lambda found: found.name)
+
     # -- reading ----------------------------------------------------------------------
+
+    def backlog(self, queue: str) -> int:
+        return int(self._run("backlog", queue, is_repeatable=True))
 
     def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
         found: list[Snapshot] = []
         for chunk in _chunks(ids):
             reply = self._run("read", queue, int(payload), b"", *chunk, is_repeatable=True)
-            found += (_snapshot(id, *fields) for id, fields in zip(chunk, _groups(reply, 7), strict=True))
+            is_fifo = queue.endswith(_FIFO)
+            found += (_snapshot(id, is_fifo, *fields) for id, fields in zip(chunk, _groups(reply, 9), strict=True))
         return found
 
     def list_ids(self, queue: str, state: State, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
@@ -284,7 +350,7 @@ class RedisStorage(Storage):
         return {state: found[state] for state in STORED}
 
     def is_paused(self, queue: str) -> bool:
-        return (self._core(queue) or _EMPTY)[_PAUSED_AT] == 1
+        return bool((self._core(queue) or _EMPTY)[_SWITCHES_AT] & _PAUSED)
 
     def queues(self) -> list[str]:
         return sorted(name.decode() for name in self._client.command("SMEMBERS", registry_key(self._prefix)))
@@ -367,7 +433,8 @@ class RedisStorage(Storage):
         return Snapshot(id, State.ABSENT, CAUSES[rest], nonce=incarnation)
 
     def _look(self, queue: str, id: str, nonce: bytes, within: float | None = None) -> Snapshot:
-        return _snapshot(id, *self._run("read", queue, 1, nonce, id, is_repeatable=True, within=within))
+        reply = self._run("read", queue, 1, nonce, id, is_repeatable=True, within=within)
+        return _snapshot(id, queue.endswith(_FIFO), *reply)
 
 
 def _has_ended(snapshot: Snapshot) -> bool:
@@ -375,7 +442,17 @@ def _has_ended(snapshot: Snapshot) -> bool:
 
 
 def _snapshot(
-    id: str, record: bytes, cause: bytes, due_at: bytes, message: bytes, result: bytes, has_result: bytes, errors: bytes
+    id: str,
+    is_fifo: bool,
+    record: bytes,
+    cause: bytes,
+    due_at: bytes,
+    message: bytes,
+    result: bytes,
+    has_result: bytes,
+    errors: bytes,
+    place: bytes,
+    progress: bytes,
 ) -> Snapshot:
     if not record:
         return Snapshot(id, State.ABSENT, CAUSES[cause])
@@ -389,7 +466,9 @@ def _snapshot(
     if state in FINISHED:
         expires_at_ms = _int(record[_UNTIL_AT : _UNTIL_AT + 6])
     if state is State.COMPLETED:
-        expires_at_ms = max(expires_at_ms or 0, updated_at_ms + _int(dedup_ttl))
+        window_end = (_int(created) if is_fifo else updated_at_ms) + _int(dedup_ttl)
+        expires_at_ms = None if expires_at_ms == _PINNED else max(expires_at_ms or 0, window_end)
+    group, sequence = _place(place)
     return Snapshot(
         id,
         state,
@@ -408,7 +487,25 @@ def _snapshot(
         result=result if has_result == b"1" else None,
         errors=tuple(_errors(errors)),
         message=message,
+        group=group,
+        sequence=sequence,
+        is_persistent=flags & _PERSISTENT != 0,
+        progress=progress[1:] if progress else None,
     )
+
+
+def _place(data: bytes) -> tuple[str, int] | tuple[None, None]:
+    """Group and sequence, as the scripts pack them."""
+    return (data[6:].decode(), _int(data[:6])) if data else (None, None)
+
+
+def _limits(packed: bytes) -> Limits:
+    rate, rate_ms, concurrency, length, width = (_int(packed[at : at + 6]) for at in range(0, 30, 6))
+    return Limits(rate or None, rate_ms, concurrency or None, length or None, width)
+
+
+def _schedules(items: Sequence[bytes]) -> Iterator[Schedule]:
+    return (Schedule(name.decode(), spec, int(float(next_ms))) for name, spec, next_ms in _groups(items, 3))
 
 
 def _errors(data: bytes) -> Iterator[tuple[int, str, int, bytes]]:
@@ -426,9 +523,17 @@ def _fixed(job: NewRecord) -> bytes:
     """The part of a record that enqueue fixes, as the scripts lay it out."""
     head, ttls = _packed_options(job.priority, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms)
     fixed = head + job.nonce + ttls + min(len(job.message), _MAX_SIZE).to_bytes(3, "little")
-    if job.at_ms is None and not job.delay_ms:
+    if job.at_ms is None and not job.delay_ms and job.group is None and not job.after and not job.is_persistent:
         return fixed
-    return fixed + job.delay_ms.to_bytes(6, "little") + (job.at_ms or 0).to_bytes(6, "little")
+    fixed += job.delay_ms.to_bytes(6, "little") + (job.at_ms or 0).to_bytes(6, "little")
+    if job.group is None and not job.after and not job.is_persistent:
+        return fixed
+    return fixed + bytes([job.is_persistent]) + b"".join(_sized(text) for text in (job.group or "", *job.after))
+
+
+def _sized(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(2, "little") + data
 
 
 @lru_cache(maxsize=1024)

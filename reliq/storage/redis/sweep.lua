@@ -8,6 +8,7 @@ local SHORT <const> = 1000
 -- a cursor, STEP entries for each of `steps`; what is stale is marked, and removed when the cursor is through.
 local function sweep(steps)
   local live = queued + (counts.Q or 0)
+  if has(switches, BLOCKED) ~= 0 then live = live - redis.call('ZCARD', tag .. ':blocked') end
   for prio = 0, 9 do
     if has(prios, 2 ^ prio) ~= 0 then
       local key, cursor_name = pending_key(prio), 'sweep:' .. prio
