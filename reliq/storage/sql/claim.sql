@@ -1,13 +1,15 @@
 -- Hands up to `limit_n` queued jobs to a worker.
 -- In:  INSERT INTO claim (now_ms, qid, worker, runners, ttl_ms, limit_n, serial, lease_ms)
--- Out: claim_more, which the caller empties: a row per claim: whether claimable work remained; jobs: JSON [[id, hex of nonce, token, attempts,
+-- Out: claim_more, which the caller empties: a row per claim: whether claimable work remained; wait_ms: until the next
+--      token of the rate limit; ties: NULL or JSON [[index, group, sequence, is_persistent], ...]; jobs: JSON [[id, hex of nonce, token, attempts,
 --      max_attempts, created_ms, priority, has_waiter, hex of message], ...] in order of delivery. One row, because
 --      every row that is fetched hands the interpreter's lock over and back.
 CREATE TEMP TABLE claim_take (n INTEGER PRIMARY KEY, key INTEGER, size INTEGER, is_solo INTEGER);
-CREATE TEMP TABLE claim_more (more INTEGER, jobs TEXT);
+CREATE TEMP TABLE claim_more (more INTEGER, jobs TEXT, ties TEXT, wait_ms INTEGER);
 CREATE TEMP VIEW claim AS
 SELECT 0 AS now_ms, 0 AS qid, '' AS worker, 0 AS runners, 0 AS ttl_ms, 0 AS limit_n, 0 AS serial, 0 AS lease_ms;
 CREATE TEMP VIEW claim_trim AS SELECT 0 AS n;
+CREATE TEMP VIEW claim_limited AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER claim_do INSTEAD OF INSERT ON claim BEGIN
     DELETE FROM claim_take;
     INSERT INTO worker (qid, worker, runners, ttl_ms, deadline_ms)
@@ -27,9 +29,9 @@ CREATE TEMP TRIGGER claim_do INSTEAD OF INSERT ON claim BEGIN
               AND NOT (SELECT is_paused FROM queue WHERE qid = NEW.qid)
             ORDER BY priority DESC, position
         LIMIT (
-            SELECT min(NEW.limit_n, max(1, n_queued / max(1, (
+            SELECT iif(is_limited, (SELECT {open} FROM limits WHERE qid = NEW.qid), min(NEW.limit_n, max(1, n_queued / max(1, (
                 SELECT sum(runners) FROM worker WHERE qid = NEW.qid
-            ))))
+            )))))
             FROM queue WHERE qid = NEW.qid
         )
     );
@@ -43,18 +45,33 @@ CREATE TEMP TRIGGER claim_do INSTEAD OF INSERT ON claim BEGIN
     SET n_queued = n_queued - (SELECT count(*) FROM claim_take),
         n_processing = n_processing + (SELECT count(*) FROM claim_take)
     WHERE qid = NEW.qid AND EXISTS (SELECT 1 FROM claim_take);
+    INSERT INTO claim_limited
+    SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND is_limited AND EXISTS (SELECT 1 FROM claim_take);
     INSERT INTO claim_more
-    SELECT n_queued > 0 AND NOT is_paused, (
+    SELECT CASE WHEN n_queued = 0 OR is_paused THEN 0 WHEN is_limited THEN (SELECT {open} FROM limits WHERE qid = NEW.qid) ELSE 1 END, (
         SELECT json_group_array(json_array(
             job.id, hex(job.nonce), job.token, job.attempts, job.max_attempts, job.created_ms, job.priority,
             job.waited_ms > NEW.now_ms,
             hex(ifnull(job.message, (SELECT message FROM message WHERE message.key = t.key)))
         ))
         FROM claim_take AS t CROSS JOIN job USING (key)
-    )
+    ), iif(is_coupled, (
+        SELECT iif(count(*), json_group_array(json_array(t.n - 1, nullif(tie.grp, ''), tie.sequence, tie.grp = '')), NULL)
+        FROM claim_take AS t CROSS JOIN tie USING (key) WHERE tie.grp IS NOT NULL
+    ), NULL),
+    iif(is_limited AND n_queued > 0 AND NOT is_paused, (
+        SELECT ({token_us} + 999) / 1000 FROM limits
+        WHERE qid = NEW.qid AND {token_us} > 0 AND (max_concurrency IS NULL OR n_processing < max_concurrency)
+    ), NULL)
     FROM queue WHERE qid = NEW.qid;
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, 'processing', id FROM claim_take JOIN job USING (key) WHERE {listened} ORDER BY n;
+END;
+
+-- What was taken takes a token.
+CREATE TEMP TRIGGER claim_limited_do INSTEAD OF INSERT ON claim_limited BEGIN
+    UPDATE limits SET bucket_us = max({bucket_us}, NEW.now_ms * 1000) + {tick_us}
+    WHERE qid = NEW.qid AND rate IS NOT NULL;
 END;
 
 -- Up to a volume of bytes; a solo job alone, so a batch ends before it.

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import OutcomeUnknownError, StorageCorruptError, StorageError, StorageUnavailableError
 from ..base import MAX_BATCH
-from .statements import BATCH_PARAMETERS, COMBINED
+from .statements import BATCH_PARAMETERS, COMBINED, STAGED
 from .turns import Request, Turns
 
 Row = tuple[Any, ...]
@@ -41,10 +41,11 @@ class Write(Request):
     Of two with the same ``parameters`` behind the first (the time) and no id in common the rows
     may be staged together: then the only answer's rows begin with n, the number of a staged row.
     One with a ``size``, the most jobs that it moves, may run several times in a statement: each
-    time adds a row to the only answer.
+    time adds a row to the only answer. ``is_refused(rows)`` tells of an answer that nothing was
+    written; one that was refused together with others runs again, alone.
     """
 
-    __slots__ = ("ids", "is_repeatable", "parameters", "questions", "size", "staged", "transition")
+    __slots__ = ("ids", "is_refused", "is_repeatable", "parameters", "questions", "size", "staged", "transition")
 
     def __init__(
         self,
@@ -54,12 +55,14 @@ class Write(Request):
         ids: Iterable[str] = (),
         questions: tuple[str, ...] = (),
         size: int = 0,
+        is_refused: Callable[[list[Row]], bool] | None = None,
     ) -> None:
         super().__init__()
         self.transition = transition
         self.parameters: Row = parameters
         self.staged = staged
         self.ids = ids
+        self.is_refused = is_refused
         self.questions = questions
         self.is_repeatable = size > 0
         self.size = size or len(staged)
@@ -149,8 +152,9 @@ class _Group:
 
 @cache
 def _staging(table: str, columns: int, rows: int) -> str:
-    row = f"(NULL, {', '.join('?' * columns)})"
-    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608
+    names = ", ".join(STAGED[table][1 : columns + 1])
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} ({names}) VALUES {', '.join([row] * rows)}"  # noqa: S608
 
 
 @cache
@@ -304,8 +308,12 @@ class Database(ABC):
         except sqlite3.Error as error:
             raise OutcomeUnknownError(f"{self._where()}: written, but the answer was lost ({error})") from error
         for group in groups:
+            is_refused = group.writes[0].is_refused
             for write in group.writes:
-                write.finish()
+                if len(group.writes) > 1 and is_refused is not None and is_refused(write.answers[0]):
+                    self._serve_alone(write)
+                else:
+                    write.finish()
 
     def _run_statement(self, statement: Statement) -> None:
         try:

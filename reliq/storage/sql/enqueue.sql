@@ -1,17 +1,22 @@
 -- Accepts each job whose id is free.
 -- In:  enqueue_in: one row per job, each id once; due_ms is when it may run; waited_ms > 0: somebody waits until then.
---      INSERT INTO enqueue (now_ms, qid)
+--      has_ties: some have a group, wait for others (after_ids: JSON [id, ...], none of a later row) or are persistent.
+--      INSERT INTO enqueue (now_ms, qid, has_ties)
 -- Out: enqueue_out: a row for each n that is not simply a new job, queued now. status: 'new' (accepted now),
---      'queued' (accepted before, by this nonce), 'duplicate' or 'completed' (result); state, nonce: of the
---      incarnation under the id; key: of the record that stood there.
+--      'queued' (accepted before, by this nonce), 'duplicate', 'completed' (result) or, for all of them, 'full' (nothing
+--      was written); state, nonce: of the incarnation under the id; key: of the record that stood there; news, on one of
+--      those with has_ties: JSON [[event, id], ...] of what followed; ('ready', ''): something became claimable.
 CREATE TEMP TABLE enqueue_in (
     n INTEGER PRIMARY KEY, id TEXT, nonce BLOB, message BLOB, max_attempts INTEGER, result_ttl_ms INTEGER,
-    dedup_ttl_ms INTEGER, dead_ttl_ms INTEGER, priority INTEGER, due_ms INTEGER, waited_ms INTEGER
+    dedup_ttl_ms INTEGER, dead_ttl_ms INTEGER, priority INTEGER, due_ms INTEGER, waited_ms INTEGER,
+    grp TEXT, after_ids TEXT, is_persistent INTEGER
 );
 CREATE TEMP TABLE enqueue_out (
-    n INTEGER PRIMARY KEY, key INTEGER, status TEXT NOT NULL, state TEXT NOT NULL, nonce BLOB NOT NULL, result BLOB
+    n INTEGER PRIMARY KEY, key INTEGER, status TEXT NOT NULL, state TEXT NOT NULL, nonce BLOB NOT NULL, result BLOB,
+    news TEXT
 );
-CREATE TEMP VIEW enqueue AS SELECT 0 AS now_ms, 0 AS qid;
+CREATE TEMP VIEW enqueue AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
+CREATE TEMP VIEW enqueue_bounded AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP VIEW enqueue_known AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP VIEW enqueue_after AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
@@ -19,7 +24,7 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
 
     -- The same nonce again: the first answer again, also when the record is gone.
     INSERT INTO enqueue_out (n, status, state, nonce)
-    SELECT i.n, 'queued', iif(t.is_delayed, 'scheduled', 'queued'), i.nonce
+    SELECT i.n, 'queued', CASE t.is_delayed WHEN 0 THEN 'queued' WHEN 1 THEN 'scheduled' ELSE 'waiting' END, i.nonce
     FROM enqueue_in AS i CROSS JOIN tombstone AS t ON t.qid = NEW.qid AND t.id = i.id AND t.nonce = i.nonce
     WHERE EXISTS (SELECT 1 FROM tombstone) AND t.until_ms > NEW.now_ms;
 
@@ -30,19 +35,25 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
                 WHEN {live} AND (NOT job.{may:enqueue} OR job.state = 'completed' AND job.dedup_until_ms > NEW.now_ms)
                 THEN iif(job.state = 'completed' AND job.result_until_ms > NEW.now_ms, 'completed', 'duplicate')
                 ELSE 'new' END,
-           CASE WHEN {live} THEN job.state WHEN job.is_delayed THEN 'scheduled' ELSE 'queued' END, job.nonce
+           CASE WHEN {live} THEN job.state WHEN job.is_delayed = 0 THEN 'queued' WHEN job.is_delayed = 1 THEN 'scheduled'
+                ELSE 'waiting' END, job.nonce
     FROM enqueue_in AS i CROSS JOIN job ON job.qid = NEW.qid AND job.id = i.id;
     INSERT OR IGNORE INTO enqueue_out (n, status, state, nonce)
     SELECT n, 'new', 'scheduled', nonce FROM enqueue_in WHERE due_ms > NEW.now_ms;
+    INSERT INTO enqueue_bounded SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND is_bounded;
     INSERT INTO enqueue_known SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM enqueue_out);
+    INSERT INTO enqueue_out (n, status, state, nonce)
+    SELECT n, 'new', 'waiting', nonce FROM enqueue_in WHERE NEW.has_ties AND after_ids IS NOT NULL
+    ON CONFLICT (n) DO UPDATE SET state = 'waiting' WHERE status = 'new';
 
     -- `back` only rises, so what is added to it names a job for ever.
     INSERT INTO job (key, qid, id, nonce, state, epoch, priority, position, size, is_delayed, max_attempts, created_ms,
                      updated_ms, due_ms, waited_ms, result_ttl_ms, dedup_ttl_ms, dead_ttl_ms, message)
     SELECT (NEW.qid << 40) + (SELECT back FROM queue WHERE qid = NEW.qid) + i.n, NEW.qid, i.id, i.nonce,
-           iif(i.due_ms > NEW.now_ms, 'scheduled', 'queued'), (SELECT epoch FROM queue WHERE qid = NEW.qid), i.priority,
-           (SELECT back FROM queue WHERE qid = NEW.qid) + i.n, length(i.message), i.due_ms > NEW.now_ms, i.max_attempts,
-           NEW.now_ms, NEW.now_ms, iif(i.due_ms > NEW.now_ms, i.due_ms, NULL), i.waited_ms, i.result_ttl_ms,
+           ifnull(o.state, 'queued'), (SELECT epoch FROM queue WHERE qid = NEW.qid), i.priority,
+           (SELECT back FROM queue WHERE qid = NEW.qid) + i.n, length(i.message),
+           CASE o.state WHEN 'scheduled' THEN 1 WHEN 'waiting' THEN 2 ELSE 0 END, i.max_attempts, NEW.now_ms, NEW.now_ms,
+           CASE o.state WHEN 'scheduled' THEN i.due_ms WHEN 'waiting' THEN {never} END, i.waited_ms, i.result_ttl_ms,
            i.dedup_ttl_ms, i.dead_ttl_ms, iif(length(i.message) <= {inline_bytes}, i.message, NULL)
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE o.status IS NULL OR o.status = 'new';
@@ -55,10 +66,23 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
         n_queued = n_queued + (SELECT count(*) FROM enqueue_in)
                  - (SELECT count(*) FROM enqueue_out WHERE status <> 'new' OR state <> 'queued'),
         n_scheduled = n_scheduled + (SELECT count(*) FROM enqueue_out WHERE status = 'new' AND state = 'scheduled')
-    WHERE qid = NEW.qid;
+    WHERE qid = NEW.qid AND EXISTS (SELECT 1 FROM enqueue_in);
 
     INSERT INTO enqueue_after
     SELECT NEW.now_ms, NEW.qid WHERE {listened} OR {overdue};
+    INSERT INTO enqueue_ties SELECT NEW.now_ms, NEW.qid WHERE NEW.has_ties AND EXISTS (SELECT 1 FROM enqueue_in);
+END;
+
+-- All or nothing: rows that are refused leave the stage.
+CREATE TEMP TRIGGER enqueue_bounded_do INSTEAD OF INSERT ON enqueue_bounded
+WHEN (SELECT n_waiting + n_scheduled + n_queued + n_blocked + n_failing FROM queue WHERE qid = NEW.qid)
+    + (SELECT count(*) FROM enqueue_in) - (SELECT count(*) FROM enqueue_out WHERE status <> 'new')
+    > (SELECT max_length FROM limits WHERE qid = NEW.qid)
+    AND (SELECT count(*) FROM enqueue_in) > (SELECT count(*) FROM enqueue_out WHERE status <> 'new')
+BEGIN
+    DELETE FROM enqueue_out;
+    INSERT INTO enqueue_out (n, status, state, nonce) SELECT n, 'full', 'absent', nonce FROM enqueue_in;
+    DELETE FROM enqueue_in;
 END;
 
 CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
@@ -80,8 +104,8 @@ CREATE TEMP TRIGGER enqueue_after_do INSTEAD OF INSERT ON enqueue_after BEGIN
     DELETE FROM change;
     INSERT INTO sweep SELECT NEW.now_ms, NEW.qid, 2 * count(*) FROM enqueue_in;
     INSERT INTO event (qid, at_s, name, id)
-    SELECT NEW.qid, {clock_s}, iif(i.due_ms > NEW.now_ms, 'scheduled', 'queued'), i.id
+    SELECT NEW.qid, {clock_s}, ifnull(o.state, 'queued'), i.id
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
-    WHERE {listened} AND (o.status IS NULL OR o.status = 'new') ORDER BY i.n;
-    INSERT INTO event (qid, at_s, name, id) SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND event <> 'purged' ORDER BY n;
+    WHERE {listened} AND (o.status IS NULL OR o.status = 'new' AND o.state <> 'waiting') ORDER BY i.n;
+    INSERT INTO event (qid, at_s, name, id) SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
 END;

@@ -13,19 +13,32 @@ from importlib.resources import files
 
 from ...errors import StorageError
 from ...lifecycle import Command, sources
-from ..base import HISTORY, MAX_CLAIM_BYTES, TOMBSTONE_MS
+from ..base import BURST_MS, HISTORY, MAX_BATCH, MAX_CLAIM_BYTES, MAX_TICKS, STEADY_MS, TOMBSTONE_MS
 
 #: UPDATE..FROM, UPSERT without a target and the JSON functions are all there from here on.
 MINIMUM = (3, 37, 0)
 
 #: Views over which a whole transition runs as one INSERT, parts before those that use them.
 TRANSITIONS = (
-    "remove", "sweep", "recover", "enqueue", "claim", "settle", "extend", "leave", "cancel", "reap", "wait",
-    "update_ttl", "revive", "discard", "purge", "pause",
+    "pin", "unlink", "advance", "arrive", "doom", "carry", "follow", "remove", "sweep", "recover", "enqueue",
+    "enqueue_ties", "claim", "settle", "extend", "leave", "cancel", "reap", "wait", "progress", "update_ttl", "revive",
+    "discard", "purge", "pause", "delete_queue", "set_limits", "put_schedule", "move_schedule", "remove_schedule",
 )  # fmt: skip
 
 #: A message up to this length lies in its job's row, which every move writes anew.
 INLINE_BYTES = 256
+
+#: When a job is due that only another one can let go, in milliseconds: it stands behind all that time lets go.
+NEVER_MS = 9_000_000_000_000_000
+#: A clock that went back by more than this finds a full bucket.
+_BACK_US = 60_000_000
+_EPOCH = "(SELECT epoch FROM queue WHERE qid = NEW.qid)"
+
+# The rate limit's bucket, of a row of `limits`. `bucket_us` is the time at which all tokens would have come in one by one
+# since they were taken (GCRA): a token is there while it is not further ahead than the burst.
+_TICK = "((rate_ms * 1000 + rate - 1) / rate)"
+_BUCKET = f"iif(bucket_us > NEW.now_ms * 1000 + {BURST_MS * 1000} + {_TICK} + {_BACK_US}, 0, bucket_us)"
+_TOKEN = f"({_BUCKET} - max(0, {BURST_MS * 1000} - {_TICK}) - NEW.now_ms * 1000)"
 
 # A purge raises the queue's epoch; a job that runs is not touched by it, and gets the
 # present epoch with its next move.
@@ -45,6 +58,25 @@ _MACROS = {
         " OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms)"
         " OR EXISTS (SELECT 1 FROM queue WHERE qid = NEW.qid AND has_upkeep))"
     ),
+    "listening": "listen_until_s > 0 AND listen_until_s > CAST(strftime('%s', 'now') AS INTEGER)",
+    # Not a change of state: what a purge takes was told by the purge, and 'ready' only rings.
+    "told": "event NOT IN ('purged', 'ready')",
+    # By the three indexes in which it can stand.
+    "purge_left": "(" + " OR ".join(
+        f"EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND {where})"
+        for where in ("state = 'queued'", "due_ms IS NOT NULL", "sweep_ms IS NOT NULL")
+    ) + ")",
+    "never": str(NEVER_MS),
+    # How many of a group may be out of the line at once.
+    "abreast": "(SELECT ifnull(max(group_concurrency), 1) FROM limits WHERE qid = NEW.qid)",
+    "persistent": "EXISTS (SELECT 1 FROM tie WHERE tie.key = job.key AND tie.grp = '')",
+    "steady": f"iif(NEW.now_ms - updated_ms >= {STEADY_MS}, 0, min(attempts, max_attempts - 1))",
+    "tick_us": _TICK,
+    "bucket_us": _BUCKET,
+    "token_us": _TOKEN,
+    "open": f"(max_concurrency IS NULL OR n_processing < max_concurrency) AND (rate IS NULL OR {_TOKEN} <= 0)",
+    "max_batch": str(MAX_BATCH),
+    "max_ticks": str(MAX_TICKS),
     "tombstone_ms": str(TOMBSTONE_MS),
     "history": str(HISTORY),
     "inline_bytes": str(INLINE_BYTES),
@@ -60,7 +92,10 @@ def load(name: str) -> str:
 
 def _fill(match: re.Match[str]) -> str:
     if match[1]:
-        states = [f"'{state}'" for state in sources(Command(match[2]))]
+        command = Command(match[2])
+        states = [f"'{state}'" for state in sources(command)]
+        if "'queued'" in states and command is not Command.CLAIM:
+            states.append("'blocked'")  # queued, but not to be claimed
         # A partial index is found by `=`, not by an IN of one.
         return f"state = {states[0]}" if len(states) == 1 else f"state IN ({', '.join(states)})"
     return _MACROS[match[2]]
@@ -100,6 +135,13 @@ def _batch() -> str:
 
 
 _SCRIPT = "\n".join([*(load(name) for name in TRANSITIONS), _batch()])
+
+
+#: The columns of the tables that are staged, in order, so that rows may leave out the last ones.
+STAGED = {
+    table: tuple(re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", columns))
+    for table, columns in re.findall(r"CREATE TEMP TABLE (\w+_in) \((.*?)\);", _SCRIPT, re.DOTALL)
+}
 
 
 def install(connection: sqlite3.Connection) -> None:
