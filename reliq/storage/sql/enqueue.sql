@@ -5,7 +5,7 @@
 -- Out: enqueue_out: a row for each n that is not simply a new job, queued now. status: 'new' (accepted now),
 --      'queued' (accepted before, by this nonce), 'duplicate', 'completed' (result) or, for all of them, 'full' (nothing
 --      was written); state, nonce: of the incarnation under the id; key: of the record that stood there; news, on one of
---      those with has_ties: JSON [[event, id], ...] of what followed; ('ready', ''): something became claimable.
+--      those: JSON [[event, id], ...] of what followed; ('ready', ''): something became claimable.
 CREATE TEMP TABLE enqueue_in (
     n INTEGER PRIMARY KEY, id TEXT, nonce BLOB, message BLOB, max_attempts INTEGER, result_ttl_ms INTEGER,
     dedup_ttl_ms INTEGER, dead_ttl_ms INTEGER, priority INTEGER, due_ms INTEGER, waited_ms INTEGER,
@@ -16,11 +16,13 @@ CREATE TEMP TABLE enqueue_out (
     news TEXT
 );
 CREATE TEMP VIEW enqueue AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
-CREATE TEMP VIEW enqueue_bounded AS SELECT 0 AS now_ms, 0 AS qid;
+CREATE TEMP VIEW enqueue_special AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
+CREATE TEMP VIEW enqueue_full AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP VIEW enqueue_known AS SELECT 0 AS now_ms, 0 AS qid;
-CREATE TEMP VIEW enqueue_after AS SELECT 0 AS now_ms, 0 AS qid;
+CREATE TEMP VIEW enqueue_after AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
 CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     DELETE FROM enqueue_out;
+    DELETE FROM change;
 
     -- The same nonce again: the first answer again, also when the record is gone.
     INSERT INTO enqueue_out (n, status, state, nonce)
@@ -40,11 +42,9 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     FROM enqueue_in AS i CROSS JOIN job ON job.qid = NEW.qid AND job.id = i.id;
     INSERT OR IGNORE INTO enqueue_out (n, status, state, nonce)
     SELECT n, 'new', 'scheduled', nonce FROM enqueue_in WHERE due_ms > NEW.now_ms;
-    INSERT INTO enqueue_bounded SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND is_bounded;
+    INSERT INTO enqueue_special
+    SELECT NEW.now_ms, NEW.qid, NEW.has_ties FROM queue WHERE qid = NEW.qid AND (NEW.has_ties OR is_bounded);
     INSERT INTO enqueue_known SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM enqueue_out);
-    INSERT INTO enqueue_out (n, status, state, nonce)
-    SELECT n, 'new', 'waiting', nonce FROM enqueue_in WHERE NEW.has_ties AND after_ids IS NOT NULL
-    ON CONFLICT (n) DO UPDATE SET state = 'waiting' WHERE status = 'new';
 
     -- `back` only rises, so what is added to it names a job for ever.
     INSERT INTO job (key, qid, id, nonce, state, epoch, priority, position, size, is_delayed, max_attempts, created_ms,
@@ -52,8 +52,8 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     SELECT (NEW.qid << 40) + (SELECT back FROM queue WHERE qid = NEW.qid) + i.n, NEW.qid, i.id, i.nonce,
            ifnull(o.state, 'queued'), (SELECT epoch FROM queue WHERE qid = NEW.qid), i.priority,
            (SELECT back FROM queue WHERE qid = NEW.qid) + i.n, length(i.message),
-           CASE o.state WHEN 'scheduled' THEN 1 WHEN 'waiting' THEN 2 ELSE 0 END, i.max_attempts, NEW.now_ms, NEW.now_ms,
-           CASE o.state WHEN 'scheduled' THEN i.due_ms WHEN 'waiting' THEN {never} END, i.waited_ms, i.result_ttl_ms,
+           o.state IS 'scheduled', i.max_attempts, NEW.now_ms, NEW.now_ms,
+           iif(o.state = 'scheduled', i.due_ms, NULL), i.waited_ms, i.result_ttl_ms,
            i.dedup_ttl_ms, i.dead_ttl_ms, iif(length(i.message) <= {inline_bytes}, i.message, NULL)
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE o.status IS NULL OR o.status = 'new';
@@ -62,31 +62,37 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE length(i.message) > {inline_bytes} AND (o.status IS NULL OR o.status = 'new');
     UPDATE queue
-    SET is_listed = 1, back = back + (SELECT max(n) + 1 FROM enqueue_in),
+    SET is_listed = 1, back = back + (SELECT ifnull(max(n), 0) + 1 FROM enqueue_in),
         n_queued = n_queued + (SELECT count(*) FROM enqueue_in)
-                 - (SELECT count(*) FROM enqueue_out WHERE status <> 'new' OR state <> 'queued'),
+                 - (SELECT count(*) FROM enqueue_out WHERE state <> 'queued' OR status NOT IN ('new', 'full')),
         n_scheduled = n_scheduled + (SELECT count(*) FROM enqueue_out WHERE status = 'new' AND state = 'scheduled')
-    WHERE qid = NEW.qid AND EXISTS (SELECT 1 FROM enqueue_in);
+    WHERE qid = NEW.qid;
 
     INSERT INTO enqueue_after
-    SELECT NEW.now_ms, NEW.qid WHERE {listened} OR {overdue};
-    INSERT INTO enqueue_ties SELECT NEW.now_ms, NEW.qid WHERE NEW.has_ties AND EXISTS (SELECT 1 FROM enqueue_in);
+    SELECT NEW.now_ms, NEW.qid, NEW.has_ties WHERE NEW.has_ties OR EXISTS (SELECT 1 FROM change) OR {listened} OR {overdue};
 END;
 
 -- All or nothing: rows that are refused leave the stage.
-CREATE TEMP TRIGGER enqueue_bounded_do INSTEAD OF INSERT ON enqueue_bounded
-WHEN (SELECT n_waiting + n_scheduled + n_queued + n_blocked + n_failing FROM queue WHERE qid = NEW.qid)
-    + (SELECT count(*) FROM enqueue_in) - (SELECT count(*) FROM enqueue_out WHERE status <> 'new')
-    > (SELECT max_length FROM limits WHERE qid = NEW.qid)
-    AND (SELECT count(*) FROM enqueue_in) > (SELECT count(*) FROM enqueue_out WHERE status <> 'new')
-BEGIN
+CREATE TEMP TRIGGER enqueue_full_do INSTEAD OF INSERT ON enqueue_full BEGIN
     DELETE FROM enqueue_out;
-    INSERT INTO enqueue_out (n, status, state, nonce) SELECT n, 'full', 'absent', nonce FROM enqueue_in;
+    INSERT INTO enqueue_out (n, status, state, nonce) SELECT n, 'full', 'queued', nonce FROM enqueue_in;
     DELETE FROM enqueue_in;
 END;
 
+CREATE TEMP TRIGGER enqueue_special_do INSTEAD OF INSERT ON enqueue_special BEGIN
+    INSERT INTO enqueue_full
+    SELECT NEW.now_ms, NEW.qid
+    FROM queue JOIN limits USING (qid) CROSS JOIN (
+        SELECT (SELECT count(*) FROM enqueue_in) - (SELECT count(*) FROM enqueue_out WHERE status <> 'new') AS n
+    ) AS new
+    WHERE qid = NEW.qid AND new.n > 0
+      AND n_waiting + n_scheduled + n_queued + n_blocked + n_failing + new.n > max_length;
+    INSERT INTO enqueue_out (n, status, state, nonce)
+    SELECT n, 'new', 'waiting', nonce FROM enqueue_in WHERE NEW.has_ties AND after_ids IS NOT NULL
+    ON CONFLICT (n) DO UPDATE SET state = 'waiting' WHERE status = 'new';
+END;
+
 CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
-    DELETE FROM change;
     INSERT INTO gone (key, cause)
     SELECT key, CASE WHEN {live} THEN 'replaced' WHEN {unpurged} THEN 'expired' ELSE 'purged' END
     FROM enqueue_out JOIN job USING (key) WHERE status = 'new';
@@ -95,17 +101,29 @@ CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
     FROM enqueue_out AS o CROSS JOIN enqueue_in AS i USING (n)
     WHERE job.key = o.key AND o.status <> 'new' AND i.waited_ms > 0 AND job.expires_ms IS NULL;
     UPDATE enqueue_out
-    SET (state, nonce) = (SELECT iif(due_ms > NEW.now_ms, 'scheduled', 'queued'), nonce FROM enqueue_in AS i WHERE i.n = enqueue_out.n)
+    SET (state, nonce) = (SELECT CASE WHEN after_ids IS NOT NULL THEN 'waiting' WHEN due_ms > NEW.now_ms THEN 'scheduled'
+                                ELSE 'queued' END, nonce FROM enqueue_in AS i WHERE i.n = enqueue_out.n)
     WHERE status = 'new';
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
 END;
 
 CREATE TEMP TRIGGER enqueue_after_do INSTEAD OF INSERT ON enqueue_after BEGIN
-    DELETE FROM change;
     INSERT INTO sweep SELECT NEW.now_ms, NEW.qid, 2 * count(*) FROM enqueue_in;
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, ifnull(o.state, 'queued'), i.id
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE {listened} AND (o.status IS NULL OR o.status = 'new' AND o.state <> 'waiting') ORDER BY i.n;
-    INSERT INTO event (qid, at_s, name, id) SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
+    INSERT INTO enqueue_ties SELECT NEW.now_ms, NEW.qid WHERE NEW.has_ties AND EXISTS (SELECT 1 FROM enqueue_in);
+    INSERT INTO event (qid, at_s, name, id)
+    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
+    INSERT INTO enqueue_out (n, status, state, nonce, news)
+    SELECT i.n, 'new', 'queued', i.nonce, (
+        SELECT json_group_array(json_array(event, id)) FROM (
+            SELECT event, id FROM change WHERE event NOT IN ('expired', 'purged') ORDER BY n
+        )
+    )
+    FROM enqueue_in AS i
+    WHERE i.n = (SELECT min(n) FROM enqueue_in)
+      AND EXISTS (SELECT 1 FROM change WHERE event NOT IN ('expired', 'purged'))
+    ON CONFLICT (n) DO UPDATE SET news = excluded.news;
 END;

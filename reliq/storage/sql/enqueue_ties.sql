@@ -1,7 +1,7 @@
 -- What a group, jobs to wait for, or being persistent adds to new jobs. A part of `enqueue`.
 -- In:  enqueue_in, enqueue_out; the jobs are there: those with after_ids as waiting.
 --      INSERT INTO enqueue_ties (now_ms, qid)
--- Out: enqueue_out: state, and news on one of them.
+-- Out: enqueue_out: state; change, of the others and ('ready', '').
 CREATE TEMP TABLE enqueue_tie (n INTEGER PRIMARY KEY, key INTEGER NOT NULL);
 CREATE TEMP TABLE enqueue_link (
     seq INTEGER PRIMARY KEY, key INTEGER NOT NULL, id TEXT NOT NULL, pred_key INTEGER, state TEXT NOT NULL
@@ -10,7 +10,6 @@ CREATE INDEX temp.enqueue_link_key ON enqueue_link (key);
 CREATE TEMP VIEW enqueue_ties AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP VIEW enqueue_links AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER enqueue_ties_do INSTEAD OF INSERT ON enqueue_ties BEGIN
-    DELETE FROM change;
     DELETE FROM enqueue_tie;
     INSERT INTO enqueue_tie (n, key)
     SELECT i.n, job.key
@@ -27,6 +26,8 @@ CREATE TEMP TRIGGER enqueue_ties_do INSTEAD OF INSERT ON enqueue_ties BEGIN
     SET is_coupled = 1,
         n_waiting = n_waiting + (SELECT count(*) FROM enqueue_tie JOIN enqueue_in USING (n) WHERE after_ids IS NOT NULL)
     WHERE qid = NEW.qid;
+    UPDATE job SET is_delayed = 2, due_ms = {never}
+    WHERE key IN (SELECT t.key FROM enqueue_tie AS t CROSS JOIN enqueue_in AS i USING (n) WHERE i.after_ids IS NOT NULL);
     INSERT INTO enqueue_links
     SELECT NEW.now_ms, NEW.qid
     WHERE EXISTS (SELECT 1 FROM enqueue_tie CROSS JOIN enqueue_in USING (n) WHERE after_ids IS NOT NULL);
@@ -37,14 +38,6 @@ CREATE TEMP TRIGGER enqueue_ties_do INSTEAD OF INSERT ON enqueue_ties BEGIN
     INSERT INTO arrive SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM arrived);
     INSERT INTO change (event, id)
     SELECT 'ready', '' WHERE EXISTS (SELECT 1 FROM enqueue_tie CROSS JOIN job USING (key) WHERE job.state = 'queued');
-    INSERT INTO event (qid, at_s, name, id)
-    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
-    INSERT INTO enqueue_out (n, status, state, nonce, news)
-    SELECT i.n, 'new', 'queued', i.nonce, (
-        SELECT json_group_array(json_array(event, id)) FROM (SELECT event, id FROM change ORDER BY n)
-    )
-    FROM enqueue_in AS i WHERE i.n = (SELECT min(n) FROM enqueue_in) AND EXISTS (SELECT 1 FROM change)
-    ON CONFLICT (n) DO UPDATE SET news = excluded.news;
 END;
 
 CREATE TEMP TRIGGER enqueue_links_do INSTEAD OF INSERT ON enqueue_links BEGIN

@@ -62,10 +62,12 @@ _MACROS = {
     # Not a change of state: what a purge takes was told by the purge, and 'ready' only rings.
     "told": "event NOT IN ('purged', 'ready')",
     # By the three indexes in which it can stand.
-    "purge_left": "(" + " OR ".join(
+    "purge_left": "("
+    + " OR ".join(
         f"EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND {where})"
         for where in ("state = 'queued'", "due_ms IS NOT NULL", "sweep_ms IS NOT NULL")
-    ) + ")",
+    )
+    + ")",
     "never": str(NEVER_MS),
     # How many of a group may be out of the line at once.
     "abreast": "(SELECT ifnull(max(group_concurrency), 1) FROM limits WHERE qid = NEW.qid)",

@@ -517,7 +517,12 @@ class SqlStorage(Storage):
         return qid
 
     def _changed(
-        self, queue: str, *, has_work: bool = False, dues: Sequence[int] = (), ended: Sequence[str] = (),
+        self,
+        queue: str,
+        *,
+        has_work: bool = False,
+        dues: Sequence[int] = (),
+        ended: Sequence[str] = (),
         changes: Sequence[Row] = (),
     ) -> None:
         """After a commit: wake whom it concerns, here and in other processes. ``changes``: more of them, (event, id)."""
