@@ -1,4 +1,4 @@
-"""What ties jobs of the SQL storages to each other: groups, limits, dependencies, persistent jobs, schedules, deletion."""
+"""What ties jobs of the SQL storages: groups, limits, dependencies, persistent jobs, schedules, the end of a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from reliq.errors import QueueFullError
 from reliq.lifecycle import State
-from reliq.storage.base import NO_LIMITS, Claim, Claimed, Held, Limits, NewRecord, Outcome, Schedule, Verb, Worker
+from reliq.storage.base import NO_LIMITS, Claim, Held, Limits, NewRecord, Outcome, Schedule, Verb, Worker
 from reliq.storage.sql.memory import MemoryStorage
 from reliq.storage.sql.statements import CHECKS
 
