@@ -28,15 +28,12 @@ class Message(NamedTuple):
     backoff: Backoff = _DEFAULT_BACKOFF
 
 
-def encode(
-    payload: bytes,
-    headers: dict[str, str] | None = None,
-    time_limit: float | None = None,
-    backoff: Backoff = _DEFAULT_BACKOFF,
+def head(
+    headers: dict[str, str] | None = None, time_limit: float | None = None, backoff: Backoff = _DEFAULT_BACKOFF
 ) -> bytes:
-    """Pack an envelope. Options that have their default take no space."""
-    if not headers and time_limit is None and (backoff is _DEFAULT_BACKOFF or backoff == _DEFAULT_BACKOFF):
-        return _PLAIN + payload
+    """What stands before the payload. Options that have their default take no space."""
+    if not headers and time_limit is None and backoff == _DEFAULT_BACKOFF:
+        return _PLAIN
     options: dict[str, Any] = {}
     if headers:
         options["headers"] = headers
@@ -45,7 +42,17 @@ def encode(
     if backoff != _DEFAULT_BACKOFF:
         options["backoff"] = [backoff.base, backoff.factor, backoff.cap, backoff.jitter]
     header = json.dumps(options, separators=(",", ":"), ensure_ascii=False).encode()
-    return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header + payload
+    return bytes((FORMAT,)) + len(header).to_bytes(2, "little") + header
+
+
+def encode(
+    payload: bytes,
+    headers: dict[str, str] | None = None,
+    time_limit: float | None = None,
+    backoff: Backoff = _DEFAULT_BACKOFF,
+) -> bytes:
+    """Pack an envelope."""
+    return head(headers, time_limit, backoff) + payload
 
 
 def decode(data: bytes) -> Message:

@@ -85,7 +85,7 @@ def reap(storage: MemoryStorage, skew: int = 0) -> None:
 
 
 def error(storage: MemoryStorage, id: str) -> dict[str, str]:
-    return json.loads(storage.read(Q, [id])[0].errors[-1][3])
+    return dict(json.loads(storage.read(Q, [id])[0].errors[-1][3]))
 
 
 # -- groups ---------------------------------------------------------------------------

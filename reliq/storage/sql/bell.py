@@ -9,6 +9,7 @@ time to time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -36,6 +37,8 @@ _PAUSE_SECONDS = 0.001
 _STEP_NS = 100_000_000
 # A close tells that a ring is complete; where the platform has no such event, any write does.
 _EVENT: type[FileSystemEvent] = FileClosedEvent if sys.platform == "linux" else FileModifiedEvent
+# Nor need anything be written for a close to tell.
+_RING = b"" if sys.platform == "linux" else b"\n"
 
 
 class _SharedObserver:
@@ -139,7 +142,7 @@ class Bell(FileSystemEventHandler):
         try:
             listening, asleep = self._announced()
             for instance in listening | asleep if concerns_sleepers else listening:
-                _write(f"{self._path}/{instance}.ring")
+                _write(f"{self._path}/{instance}.ring", _RING)
         except OSError as error:
             # Sleepers look by themselves; the directory comes back with the next announcement.
             log.debug("a bell could not be rung: %s", error)
@@ -233,6 +236,8 @@ class Bell(FileSystemEventHandler):
             if not self._is_closed:
                 self._touch()
         oldest = time.time() - STALE_SECONDS
+        with contextlib.suppress(OSError):  # nobody rang yet
+            os.utime(self._ring_path)  # a ring that writes nothing leaves it as old as it was
         try:
             for entry in os.scandir(self._directory):
                 if entry.stat().st_mtime < oldest and entry.name.partition(".")[0] != self._instance:
@@ -247,10 +252,13 @@ def reset_after_fork() -> None:
     _observer = _SharedObserver()
 
 
-def _write(path: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+def _write(path: str, data: bytes = b"\n") -> None:
+    # Never cut: ext4 sends a file that was cut and written to the disk when it is closed, and whoever
+    # rings would wait for that (0.5 ms and more).
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(descriptor, b"\n")
+        if data:
+            os.write(descriptor, data)
     finally:
         os.close(descriptor)
 

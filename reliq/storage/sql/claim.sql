@@ -9,6 +9,7 @@ CREATE TEMP TABLE claim_more (more INTEGER, jobs TEXT, ties TEXT, wait_ms INTEGE
 CREATE TEMP VIEW claim AS
 SELECT 0 AS now_ms, 0 AS qid, '' AS worker, 0 AS runners, 0 AS ttl_ms, 0 AS limit_n, 0 AS serial, 0 AS lease_ms;
 CREATE TEMP VIEW claim_trim AS SELECT 0 AS n;
+CREATE TEMP VIEW claim_after AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER claim_do INSTEAD OF INSERT ON claim BEGIN
     DELETE FROM claim_take;
     INSERT INTO worker (qid, worker, runners, ttl_ms, deadline_ms)
@@ -44,30 +45,35 @@ CREATE TEMP TRIGGER claim_do INSTEAD OF INSERT ON claim BEGIN
     SET n_queued = n_queued - (SELECT count(*) FROM claim_take),
         n_processing = n_processing + (SELECT count(*) FROM claim_take)
     WHERE qid = NEW.qid AND EXISTS (SELECT 1 FROM claim_take);
-    -- What was taken takes a token.
-    UPDATE limits SET bucket_us = max({bucket_us}, NEW.now_ms * 1000) + {tick_us}
-    WHERE qid = NEW.qid AND rate IS NOT NULL AND EXISTS (SELECT 1 FROM claim_take);
-    INSERT INTO claim_more
-    SELECT CASE WHEN n_queued = 0 OR is_paused THEN 0
-                WHEN is_limited THEN (SELECT {open} FROM limits WHERE qid = NEW.qid) ELSE 1 END, (
+    INSERT INTO claim_more (more, jobs)
+    SELECT n_queued > 0 AND NOT is_paused, (
         SELECT json_group_array(json_array(
             job.id, hex(job.nonce), job.token, job.attempts, job.max_attempts, job.created_ms, job.priority,
             job.waited_ms > NEW.now_ms,
             hex(ifnull(job.message, (SELECT message FROM message WHERE message.key = t.key)))
         ))
         FROM claim_take AS t CROSS JOIN job USING (key)
-    ), iif(is_coupled, (
-        SELECT iif(count(*), json_group_array(json_array(t.n - 1, nullif(tie.grp, ''), tie.sequence, tie.grp = '')), NULL)
-        FROM claim_take AS t CROSS JOIN tie USING (key) WHERE tie.grp IS NOT NULL
-    ), NULL),
-    iif(is_limited, (
-        SELECT ({token_us} + 999) / 1000 FROM limits
-        WHERE qid = NEW.qid AND n_queued > 0 AND NOT is_paused AND {token_us} > 0
-          AND (max_concurrency IS NULL OR n_processing < max_concurrency)
-    ), NULL)
+    )
     FROM queue WHERE qid = NEW.qid;
+    INSERT INTO claim_after
+    SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND (is_limited OR is_coupled OR {listening});
+END;
+
+CREATE TEMP TRIGGER claim_after_do INSTEAD OF INSERT ON claim_after BEGIN
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, 'processing', id FROM claim_take JOIN job USING (key) WHERE {listened} ORDER BY n;
+    UPDATE claim_more SET ties = (
+        SELECT iif(count(*), json_group_array(json_array(t.n - 1, nullif(tie.grp, ''), tie.sequence, tie.grp = '')), NULL)
+        FROM claim_take AS t CROSS JOIN tie USING (key) WHERE tie.grp IS NOT NULL
+    )
+    WHERE rowid = (SELECT max(rowid) FROM claim_more);
+    -- What was taken takes a token.
+    UPDATE limits SET bucket_us = max({bucket_us}, NEW.now_ms * 1000) + {tick_us}
+    WHERE qid = NEW.qid AND rate IS NOT NULL AND EXISTS (SELECT 1 FROM claim_take);
+    UPDATE claim_more
+    SET more = {open}, wait_ms = iif({token_us} > 0 AND ifnull(n_processing < max_concurrency, 1), ({token_us} + 999) / 1000, NULL)
+    FROM queue JOIN limits USING (qid)
+    WHERE queue.qid = NEW.qid AND claim_more.rowid = (SELECT max(rowid) FROM claim_more) AND claim_more.more;
 END;
 
 -- Up to a volume of bytes; a solo job alone, so a batch ends before it.

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import OutcomeUnknownError, StorageCorruptError, StorageError, StorageUnavailableError
 from ..base import MAX_BATCH
-from .statements import BATCH_PARAMETERS, COMBINED, STAGED
+from .statements import BATCH_PARAMETERS, COMBINED, PARAMETERS, STAGED, places
 from .turns import Request, Turns
 
 Row = tuple[Any, ...]
@@ -38,6 +38,9 @@ PREPARED = 128
 class Write(Request):
     """One transition: its name, its parameters, rows for its staging table, the questions for its answers.
 
+    ``staged`` holds int, float, str and bytearray, and MISSING for a number that is not there:
+    Python's sqlite3 looks for an adapter for anything else, bytes and None too, and to find none
+    costs 0.8 us a value, as much as the rest of a row.
     Of two with the same ``parameters`` behind the first (the time) and no id in common the rows
     may be staged together: then the only answer's rows begin with n, the number of a staged row.
     One with a ``size``, the most jobs that it moves, may run several times in a statement: each
@@ -115,14 +118,13 @@ class _Group:
             connection.execute(f"DELETE FROM {first.transition}_more")  # noqa: S608 (names of our own files)
         if not first.staged:
             return [write.parameters for write in self.writes]
-        table = f"{first.transition}_in"
-        connection.execute(f"DELETE FROM {table}")  # noqa: S608
+        connection.execute(f"DELETE FROM {first.transition}_in")  # noqa: S608
         rows = first.staged if len(self.writes) == 1 else [row for write in self.writes for row in write.staged]
         start, left = 0, len(rows)
         while left:
             size = min(_STAGED, 1 << (left.bit_length() - 1))
             part = rows[start : start + size]
-            connection.execute(_staging(table, len(part[0]), size), list(chain.from_iterable(part)))
+            connection.execute(_staging(first.transition, len(part[0]), size), list(chain.from_iterable(part)))
             start += size
             left -= size
         return [(max(write.parameters[0] for write in self.writes), *first.parameters[1:])]
@@ -151,10 +153,18 @@ class _Group:
 
 
 @cache
-def _staging(table: str, columns: int, rows: int) -> str:
-    names = ", ".join(STAGED[table][1 : columns + 1])
-    row = f"({', '.join('?' * columns)})"
-    return f"INSERT INTO {table} ({names}) VALUES {', '.join([row] * rows)}"  # noqa: S608
+def _staging(transition: str, columns: int, rows: int) -> str:
+    names = ", ".join(STAGED[transition][:columns])
+    return (
+        f"INSERT INTO {transition}_in ({names}) "  # noqa: S608
+        f"VALUES {', '.join([f'({places(transition, columns)})'] * rows)}"
+    )
+
+
+@cache
+def _alone(transition: str, columns: int) -> str:
+    names = (*PARAMETERS[transition], *STAGED[transition][:columns])
+    return f"INSERT INTO {transition}_alone ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
 
 
 @cache
@@ -275,17 +285,21 @@ class Database(ABC):
     def _run_groups(self, groups: list[_Group]) -> None:
         try:
             connection = self._opened()
-            if len(groups) == 1:
+            first = groups[0].writes[0]
+            if len(groups) == 1 and groups[0].count == 1 and first.staged:
+                values = [*first.parameters, *first.staged[0]]
+                self._retry(connection, _alone(first.transition, len(first.staged[0])), values)
+            elif len(groups) == 1:
                 runs = groups[0].stage(connection)
-                insert = _insert(groups[0].writes[0].transition, len(runs[0]), len(runs))
+                insert = _insert(first.transition, len(runs[0]), len(runs))
                 self._retry(connection, insert, list(chain.from_iterable(runs)))
             else:
-                values: list[Any] = []
+                values = []
                 n = 0
                 for group in groups:
                     for parameters in group.stage(connection):
                         values += (group.writes[0].transition, *parameters)
-                        values += (None,) * (BATCH_PARAMETERS - len(parameters))
+                        values += (0,) * (BATCH_PARAMETERS - len(parameters))
                         n += 1
                 self._retry(connection, _insert("batch", BATCH_PARAMETERS + 1, n), values)
         except sqlite3.Error as error:

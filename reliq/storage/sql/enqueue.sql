@@ -1,7 +1,7 @@
 -- Accepts each job whose id is free.
 -- In:  enqueue_in: one row per job, each id once; due_ms is when it may run; waited_ms > 0: somebody waits until then.
---      has_ties: some have a group, wait for others (after_ids: JSON [id, ...], none of a later row) or are persistent.
---      INSERT INTO enqueue (now_ms, qid, has_ties)
+--      has_ties: some have ties, JSON {group, after: [id, ...] (none of a later row), is_persistent}.
+--      INSERT INTO enqueue (now_ms, qid, has_ties), or for one job enqueue_alone (these, and the columns after n)
 -- Out: enqueue_out: a row for each n that is not simply a new job, queued now. status: 'new' (accepted now),
 --      'queued' (accepted before, by this nonce), 'duplicate', 'completed' (result) or, for all of them, 'full' (nothing
 --      was written); state, nonce: of the incarnation under the id; key: of the record that stood there; news, on one of
@@ -9,20 +9,19 @@
 CREATE TEMP TABLE enqueue_in (
     n INTEGER PRIMARY KEY, id TEXT, nonce BLOB, message BLOB, max_attempts INTEGER, result_ttl_ms INTEGER,
     dedup_ttl_ms INTEGER, dead_ttl_ms INTEGER, priority INTEGER, due_ms INTEGER, waited_ms INTEGER,
-    grp TEXT, after_ids TEXT, is_persistent INTEGER
+    ties TEXT
 );
 CREATE TEMP TABLE enqueue_out (
     n INTEGER PRIMARY KEY, key INTEGER, status TEXT NOT NULL, state TEXT NOT NULL, nonce BLOB NOT NULL, result BLOB,
     news TEXT
 );
 CREATE TEMP VIEW enqueue AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
-CREATE TEMP VIEW enqueue_special AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
 CREATE TEMP VIEW enqueue_full AS SELECT 0 AS now_ms, 0 AS qid;
-CREATE TEMP VIEW enqueue_known AS SELECT 0 AS now_ms, 0 AS qid;
+CREATE TEMP VIEW enqueue_news AS SELECT 0 AS now_ms, 0 AS qid;
+CREATE TEMP VIEW enqueue_known AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
 CREATE TEMP VIEW enqueue_after AS SELECT 0 AS now_ms, 0 AS qid, 0 AS has_ties;
 CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     DELETE FROM enqueue_out;
-    DELETE FROM change;
 
     -- The same nonce again: the first answer again, also when the record is gone.
     INSERT INTO enqueue_out (n, status, state, nonce)
@@ -42,9 +41,9 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     FROM enqueue_in AS i CROSS JOIN job ON job.qid = NEW.qid AND job.id = i.id;
     INSERT OR IGNORE INTO enqueue_out (n, status, state, nonce)
     SELECT n, 'new', 'scheduled', nonce FROM enqueue_in WHERE due_ms > NEW.now_ms;
-    INSERT INTO enqueue_special
-    SELECT NEW.now_ms, NEW.qid, NEW.has_ties FROM queue WHERE qid = NEW.qid AND (NEW.has_ties OR is_bounded);
-    INSERT INTO enqueue_known SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM enqueue_out);
+    INSERT INTO enqueue_known
+    SELECT NEW.now_ms, NEW.qid, NEW.has_ties FROM queue
+    WHERE qid = NEW.qid AND (is_bounded OR NEW.has_ties OR EXISTS (SELECT 1 FROM enqueue_out));
 
     -- `back` only rises, so what is added to it names a job for ever.
     INSERT INTO job (key, qid, id, nonce, state, epoch, priority, position, size, is_delayed, max_attempts, created_ms,
@@ -69,7 +68,7 @@ CREATE TEMP TRIGGER enqueue_do INSTEAD OF INSERT ON enqueue BEGIN
     WHERE qid = NEW.qid;
 
     INSERT INTO enqueue_after
-    SELECT NEW.now_ms, NEW.qid, NEW.has_ties WHERE NEW.has_ties OR EXISTS (SELECT 1 FROM change) OR {listened} OR {overdue};
+    SELECT NEW.now_ms, NEW.qid, NEW.has_ties WHERE NEW.has_ties OR {listened} OR {overdue};
 END;
 
 -- All or nothing: rows that are refused leave the stage.
@@ -79,7 +78,7 @@ CREATE TEMP TRIGGER enqueue_full_do INSTEAD OF INSERT ON enqueue_full BEGIN
     DELETE FROM enqueue_in;
 END;
 
-CREATE TEMP TRIGGER enqueue_special_do INSTEAD OF INSERT ON enqueue_special BEGIN
+CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
     INSERT INTO enqueue_full
     SELECT NEW.now_ms, NEW.qid
     FROM queue JOIN limits USING (qid) CROSS JOIN (
@@ -87,12 +86,8 @@ CREATE TEMP TRIGGER enqueue_special_do INSTEAD OF INSERT ON enqueue_special BEGI
     ) AS new
     WHERE qid = NEW.qid AND new.n > 0
       AND n_waiting + n_scheduled + n_queued + n_blocked + n_failing + new.n > max_length;
-    INSERT INTO enqueue_out (n, status, state, nonce)
-    SELECT n, 'new', 'waiting', nonce FROM enqueue_in WHERE NEW.has_ties AND after_ids IS NOT NULL
-    ON CONFLICT (n) DO UPDATE SET state = 'waiting' WHERE status = 'new';
-END;
 
-CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
+    DELETE FROM change;
     INSERT INTO gone (key, cause)
     SELECT key, CASE WHEN {live} THEN 'replaced' WHEN {unpurged} THEN 'expired' ELSE 'purged' END
     FROM enqueue_out JOIN job USING (key) WHERE status = 'new';
@@ -101,19 +96,29 @@ CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
     FROM enqueue_out AS o CROSS JOIN enqueue_in AS i USING (n)
     WHERE job.key = o.key AND o.status <> 'new' AND i.waited_ms > 0 AND job.expires_ms IS NULL;
     UPDATE enqueue_out
-    SET (state, nonce) = (SELECT CASE WHEN after_ids IS NOT NULL THEN 'waiting' WHEN due_ms > NEW.now_ms THEN 'scheduled'
+    SET (state, nonce) = (SELECT CASE WHEN json_extract(ties, '$.after') IS NOT NULL THEN 'waiting' WHEN due_ms > NEW.now_ms THEN 'scheduled'
                                 ELSE 'queued' END, nonce FROM enqueue_in AS i WHERE i.n = enqueue_out.n)
     WHERE status = 'new';
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
+    INSERT INTO enqueue_news SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM change);
+    INSERT INTO enqueue_out (n, status, state, nonce)
+    SELECT n, 'new', 'waiting', nonce FROM enqueue_in WHERE NEW.has_ties AND json_extract(ties, '$.after') IS NOT NULL
+    ON CONFLICT (n) DO UPDATE SET state = 'waiting' WHERE status = 'new';
 END;
 
 CREATE TEMP TRIGGER enqueue_after_do INSTEAD OF INSERT ON enqueue_after BEGIN
+    DELETE FROM change;
     INSERT INTO sweep SELECT NEW.now_ms, NEW.qid, 2 * count(*) FROM enqueue_in;
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, ifnull(o.state, 'queued'), i.id
     FROM enqueue_in AS i LEFT JOIN enqueue_out AS o USING (n)
     WHERE {listened} AND (o.status IS NULL OR o.status = 'new' AND o.state <> 'waiting') ORDER BY i.n;
     INSERT INTO enqueue_ties SELECT NEW.now_ms, NEW.qid WHERE NEW.has_ties AND EXISTS (SELECT 1 FROM enqueue_in);
+    INSERT INTO enqueue_news SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM change);
+END;
+
+-- What followed for others.
+CREATE TEMP TRIGGER enqueue_news_do INSTEAD OF INSERT ON enqueue_news BEGIN
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
     INSERT INTO enqueue_out (n, status, state, nonce, news)
@@ -125,5 +130,6 @@ CREATE TEMP TRIGGER enqueue_after_do INSTEAD OF INSERT ON enqueue_after BEGIN
     FROM enqueue_in AS i
     WHERE i.n = (SELECT min(n) FROM enqueue_in)
       AND EXISTS (SELECT 1 FROM change WHERE event NOT IN ('expired', 'purged'))
-    ON CONFLICT (n) DO UPDATE SET news = excluded.news;
+    ON CONFLICT (n) DO UPDATE
+    SET news = iif(news IS NULL, excluded.news, substr(news, 1, length(news) - 1) || ',' || substr(excluded.news, 2));
 END;

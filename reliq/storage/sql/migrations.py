@@ -19,11 +19,10 @@ CREATE INDEX job_lease ON job (qid, lease_ms, key, holder, serial) WHERE state =
 """,
     2: """
 ALTER TABLE queue ADD COLUMN n_blocked INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE queue ADD COLUMN is_fifo INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queue ADD COLUMN is_limited INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queue ADD COLUMN is_bounded INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queue ADD COLUMN is_coupled INTEGER NOT NULL DEFAULT 0;
-UPDATE queue SET is_fifo = 1, is_coupled = 1 WHERE substr(name, -5) = '.fifo';
+UPDATE queue SET is_coupled = 1 WHERE substr(name, -5) = '.fifo';
 CREATE TABLE limits (
     qid INTEGER PRIMARY KEY, rate INTEGER, rate_ms INTEGER NOT NULL, max_concurrency INTEGER, max_length INTEGER,
     group_concurrency INTEGER NOT NULL, bucket_us INTEGER NOT NULL DEFAULT 0
@@ -34,7 +33,8 @@ CREATE TABLE tie (
 );
 CREATE INDEX tie_line ON tie (qid, grp, line_epoch, sequence) WHERE line_epoch IS NOT NULL;
 CREATE TABLE link (
-    pred_key INTEGER NOT NULL, is_met INTEGER NOT NULL, dep_key INTEGER NOT NULL, PRIMARY KEY (pred_key, is_met, dep_key)
+    pred_key INTEGER NOT NULL, is_met INTEGER NOT NULL, dep_key INTEGER NOT NULL,
+    PRIMARY KEY (pred_key, is_met, dep_key)
 ) WITHOUT ROWID;
 CREATE INDEX link_dep ON link (dep_key, is_met);
 CREATE TABLE cascade (key INTEGER PRIMARY KEY, qid INTEGER NOT NULL, id TEXT NOT NULL, cause TEXT NOT NULL);

@@ -1,7 +1,8 @@
 -- The questions. Each section is one statement, run by its name with named parameters.
 
 -- name: open_queue
-INSERT INTO queue (name, is_fifo, is_coupled) VALUES (:name, substr(:name, -5) = '.fifo', substr(:name, -5) = '.fifo')
+-- On a queue of groups the ends of runs concern others, whatever was enqueued.
+INSERT INTO queue (name, is_coupled) VALUES (:name, substr(:name, -5) = '.fifo')
 ON CONFLICT DO NOTHING;
 
 -- name: find_queue

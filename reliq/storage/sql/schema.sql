@@ -20,7 +20,6 @@ CREATE TABLE queue (
     n_completed     INTEGER NOT NULL DEFAULT 0,
     n_failed        INTEGER NOT NULL DEFAULT 0,
     n_blocked       INTEGER NOT NULL DEFAULT 0,
-    is_fifo         INTEGER NOT NULL DEFAULT 0,  -- its name says so: dedup windows count from acceptance
     is_limited      INTEGER NOT NULL DEFAULT 0,  -- `limits` has a rate or a concurrency for it
     is_bounded      INTEGER NOT NULL DEFAULT 0,  -- `limits` has a length for it
     is_coupled      INTEGER NOT NULL DEFAULT 0   -- the end of a run may concern other jobs: see follow.sql
@@ -34,7 +33,7 @@ CREATE TABLE limits (
     max_concurrency INTEGER,
     max_length      INTEGER,
     group_concurrency INTEGER NOT NULL,
-    bucket_us       INTEGER NOT NULL DEFAULT 0   -- when the bucket would be full but for one token, by the rate alone
+    bucket_us       INTEGER NOT NULL DEFAULT 0   -- see `token_us` in statements.py
 );
 
 CREATE TABLE job (

@@ -8,7 +8,7 @@ SELECT 0 AS now_ms, 0 AS qid, 0 AS rate, 0 AS rate_ms, 0 AS max_concurrency, 0 A
 CREATE TEMP TRIGGER set_limits_do INSTEAD OF INSERT ON set_limits BEGIN
     INSERT INTO limits (qid, rate, rate_ms, max_concurrency, max_length, group_concurrency)
     SELECT NEW.qid, NEW.rate, NEW.rate_ms, NEW.max_concurrency, NEW.max_length,
-           iif((SELECT is_fifo FROM queue WHERE qid = NEW.qid), 1, NEW.group_concurrency)
+           iif({is_fifo}, 1, NEW.group_concurrency)
     WHERE NOT (NEW.only_new AND EXISTS (SELECT 1 FROM limits WHERE qid = NEW.qid))
     ON CONFLICT (qid) DO UPDATE
     SET rate = excluded.rate, rate_ms = excluded.rate_ms, max_concurrency = excluded.max_concurrency,

@@ -1,8 +1,8 @@
 -- Ends runs, item by item: refused unless processing with this (nonce, token).
 -- In:  settle_in: one row per outcome, each id once.
---      INSERT INTO settle (now_ms, qid, worker)
--- Out: settle_out per n that was not refused: state it led to; is_new = 0: the answer to a repeat; news, on one of them:
---      JSON [[event, id], ...] of what followed for others.
+--      INSERT INTO settle (now_ms, qid, worker), or for one settle_alone (these, and the columns after n)
+-- Out: settle_out per n that was not refused: state it led to; is_new = 0: the answer to a repeat; on one with
+--      is_new = 2 news: JSON [[event, id], ...] of what followed for others.
 CREATE TEMP TABLE settle_in (
     n INTEGER PRIMARY KEY, id TEXT, nonce BLOB, token INTEGER, verb TEXT, result BLOB, error BLOB, delay_ms INTEGER,
     ttl_ms INTEGER
@@ -41,7 +41,7 @@ CREATE TEMP TRIGGER settle_do INSTEAD OF INSERT ON settle BEGIN
     SET state = iif(o.state = 'absent', job.state, o.state), updated_ms = NEW.now_ms,
         settled_token = i.token, settled_state = o.state,
         epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid), holder = NULL, serial = NULL, lease_ms = NULL, is_batch = 0, is_cancelling = 0,
-        attempts = job.attempts - (i.verb = 'release'), is_exhausted = o.state = 'failed' AND i.verb = 'retry',
+        attempts = job.attempts - (i.verb = 'release'), is_exhausted = iif(o.state = 'failed', i.verb = 'retry', 0),
         position = ifnull(o.place, job.position),
         due_ms = iif(o.state = 'failing', NEW.now_ms + i.delay_ms, NULL),
         result = iif(o.state = 'completed', i.result, NULL), result_ttl_ms = ifnull(i.ttl_ms, job.result_ttl_ms),
@@ -126,7 +126,7 @@ END;
 CREATE TEMP TRIGGER settle_coupled_do INSTEAD OF INSERT ON settle_coupled BEGIN
     UPDATE job
     SET dedup_until_ms = created_ms + dedup_ttl_ms, expires_ms = max(result_until_ms, created_ms + dedup_ttl_ms)
-    WHERE (SELECT is_fifo FROM queue WHERE qid = NEW.qid)
+    WHERE {is_fifo}
       AND key IN (SELECT key FROM settle_out WHERE is_new AND state = 'completed');
     INSERT INTO ended (key, id, grp, cause)
     SELECT o.key, i.id, tie.grp, o.state
@@ -136,7 +136,7 @@ END;
 
 CREATE TEMP TRIGGER settle_news_do INSTEAD OF INSERT ON settle_news BEGIN
     UPDATE settle_out
-    SET news = (SELECT json_group_array(json_array(event, id)) FROM (SELECT event, id FROM change ORDER BY n))
+    SET is_new = 2, news = (SELECT json_group_array(json_array(event, id)) FROM (SELECT event, id FROM change ORDER BY n))
     WHERE n = (SELECT min(n) FROM settle_out);
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;

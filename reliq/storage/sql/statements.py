@@ -34,8 +34,8 @@ NEVER_MS = 9_000_000_000_000_000
 _BACK_US = 60_000_000
 _EPOCH = "(SELECT epoch FROM queue WHERE qid = NEW.qid)"
 
-# The rate limit's bucket, of a row of `limits`. `bucket_us` is the time at which all tokens would have come in one by one
-# since they were taken (GCRA): a token is there while it is not further ahead than the burst.
+# The rate limit's bucket, of a row of `limits`. `bucket_us` is when all tokens that were taken have come in again, one
+# by one (GCRA): another is there while that is no further ahead than the burst.
 _TICK = "((rate_ms * 1000 + rate - 1) / rate)"
 _BUCKET = f"iif(bucket_us > NEW.now_ms * 1000 + {BURST_MS * 1000} + {_TICK} + {_BACK_US}, 0, bucket_us)"
 _TOKEN = f"({_BUCKET} - max(0, {BURST_MS * 1000} - {_TICK}) - NEW.now_ms * 1000)"
@@ -62,12 +62,11 @@ _MACROS = {
     # Not a change of state: what a purge takes was told by the purge, and 'ready' only rings.
     "told": "event NOT IN ('purged', 'ready')",
     # By the three indexes in which it can stand.
-    "purge_left": "("
-    + " OR ".join(
-        f"EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND {where})"
-        for where in ("state = 'queued'", "due_ms IS NOT NULL", "sweep_ms IS NOT NULL")
-    )
-    + ")",
+    "purge_left": (
+        f"(EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND state = 'queued')"  # noqa: S608
+        f" OR EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND due_ms IS NOT NULL)"
+        f" OR EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND sweep_ms IS NOT NULL))"
+    ),
     "never": str(NEVER_MS),
     # How many of a group may be out of the line at once.
     "abreast": "(SELECT ifnull(max(group_concurrency), 1) FROM limits WHERE qid = NEW.qid)",
@@ -77,6 +76,8 @@ _MACROS = {
     "bucket_us": _BUCKET,
     "token_us": _TOKEN,
     "open": f"(max_concurrency IS NULL OR n_processing < max_concurrency) AND (rate IS NULL OR {_TOKEN} <= 0)",
+    # Then dedup windows count from acceptance.
+    "is_fifo": "(SELECT substr(name, -5) = '.fifo' FROM queue WHERE qid = NEW.qid)",
     "max_batch": str(MAX_BATCH),
     "max_ticks": str(MAX_TICKS),
     "tombstone_ms": str(TOMBSTONE_MS),
@@ -121,13 +122,59 @@ COMBINED = ("enqueue", "claim", "settle", "extend", "wait")
 BATCH_PARAMETERS = 9
 
 
+#: Given for a staged number that is missing.
+MISSING = -1
+
+_SOURCES = {name: load(name) for name in TRANSITIONS}
+
+
+def _parameters(transition: str) -> tuple[str, ...]:
+    """What its view takes."""
+    view = re.search(rf"CREATE TEMP VIEW {transition} AS\s+SELECT (.*?);", _SOURCES[transition], re.DOTALL)
+    return tuple(re.findall(r" AS (\w+)", view[1])) if view else ()
+
+
+def _staged(transition: str) -> tuple[str, ...]:
+    """What its staging table takes, after n."""
+    table = re.search(rf"CREATE TEMP TABLE {transition}_in \((.*?)\);", _SOURCES[transition], re.DOTALL)
+    return tuple(re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", table[1])[1:]) if table else ()
+
+
+#: By transition: what its view takes, and the columns after n of its staging table. Rows may leave out the last ones.
+PARAMETERS = {name: _parameters(name) for name in TRANSITIONS}
+STAGED = {name: columns for name in TRANSITIONS if (columns := _staged(name))}
+
+
+def places(transition: str, columns: int) -> str:
+    """How the first values of a row are staged: a place for each. `Write` says what they may be."""
+    return ", ".join(f"nullif(?, {MISSING})" if column == "ttl_ms" else "?" for column in STAGED[transition][:columns])
+
+
+def _alone(transition: str) -> str:
+    """One staged row and its transition as one statement: staging it apart costs two more, of 15 us each."""
+    parameters, columns = PARAMETERS[transition], STAGED[transition]
+    row = places(transition, len(columns))
+    for column in columns:
+        row = row.replace("?", f"NEW.{column}", 1)
+    values = ", ".join(f"NEW.{name}" for name in parameters)
+    names = ", ".join(f"0 AS {name}" for name in (*parameters, *columns))
+    steps = (
+        f"DELETE FROM {transition}_in",  # noqa: S608 (names of our own files)
+        f"INSERT INTO {transition}_in VALUES (NULL, {row})",  # noqa: S608
+        f"INSERT INTO {transition} VALUES ({values})",  # noqa: S608
+    )
+    view = f"{transition}_alone"
+    return (
+        f"CREATE TEMP VIEW {view} AS SELECT {names};\n"
+        f"CREATE TEMP TRIGGER {view}_do INSTEAD OF INSERT ON {view} BEGIN {'; '.join(steps)}; END;"
+    )
+
+
 def _batch() -> str:
     names = [f"p{n}" for n in range(BATCH_PARAMETERS)]
     parts = [f"CREATE TEMP VIEW batch AS SELECT '' AS transition, {', '.join(f'0 AS {name}' for name in names)};"]
     for transition in COMBINED:
-        view = re.search(rf"CREATE TEMP VIEW {transition} AS\s+SELECT (.*?);", load(transition), re.DOTALL)
-        count = view[1].count(" AS ") if view else 0
-        values = ", ".join(f"NEW.{name}" for name in names[:count])
+        values = ", ".join(f"NEW.{name}" for name in names[: len(PARAMETERS[transition])])
         body = f"INSERT INTO {transition} VALUES ({values});"  # noqa: S608 (names of our own files)
         parts.append(
             f"CREATE TEMP TRIGGER batch_{transition} INSTEAD OF INSERT ON batch WHEN NEW.transition = '{transition}' "
@@ -136,14 +183,7 @@ def _batch() -> str:
     return "\n".join(parts)
 
 
-_SCRIPT = "\n".join([*(load(name) for name in TRANSITIONS), _batch()])
-
-
-#: The columns of the tables that are staged, in order, so that rows may leave out the last ones.
-STAGED = {
-    table: tuple(re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", columns))
-    for table, columns in re.findall(r"CREATE TEMP TABLE (\w+_in) \((.*?)\);", _SCRIPT, re.DOTALL)
-}
+_SCRIPT = "\n".join([*_SOURCES.values(), *map(_alone, STAGED), _batch()])
 
 
 def install(connection: sqlite3.Connection) -> None:

@@ -34,7 +34,7 @@ from ..base import (
 )  # fmt: skip
 from .connection import Database, Row, Write
 from .events import LISTEN_SECONDS, Dispatcher
-from .statements import READ
+from .statements import MISSING, READ
 from .wakeups import Bell, LocalDoorbell, Wakeups
 
 try:
@@ -51,11 +51,8 @@ _VERBS = {verb: verb.value for verb in Verb}
 #: The outcomes that did not simply complete their job. Every row fetched hands the interpreter's lock over and back.
 _SETTLED = (
     "SELECT i.n, o.state, o.is_new, o.news FROM settle_in AS i LEFT JOIN settle_out AS o USING (n) "
-    "WHERE o.state IS NOT 'completed' OR NOT o.is_new OR o.news IS NOT NULL ORDER BY i.n"
+    "WHERE o.state IS NOT 'completed' OR o.is_new <> 1 ORDER BY i.n"
 )
-#: What few jobs have: group, after, is_persistent.
-_TIES = slice(10, None)
-_NO_TIES = (None, (), False)
 #: In the cursor of a listing of the queued: blocked ones are next.
 _BLOCKED = -1
 _PAGES = {
@@ -87,6 +84,8 @@ class SqlStorage(Storage):
     def enqueue(
         self, queue: str, jobs: Sequence[NewRecord], waiter: str | None = None, wait_ms: int = 0
     ) -> list[Enqueued]:
+        if len(jobs) == 1:
+            return self._enqueue_distinct(queue, jobs, wait_ms if waiter is not None else 0)
         answers: list[Enqueued] = []
         for batch in _chunks(jobs):
             answers += self._enqueue(queue, batch, wait_ms if waiter is not None else 0)
@@ -112,17 +111,16 @@ class SqlStorage(Storage):
         now = self._now_ms()
         waited_ms = now + wait_ms if wait_ms > 0 else 0
         rows = [
-            (job.id, job.nonce, job.message, job.max_attempts, job.result_ttl_ms, job.dedup_ttl_ms, job.dead_ttl_ms,
-             job.priority, now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
+            (job.id, bytearray(job.nonce), bytearray(job.message), job.max_attempts, job.result_ttl_ms,
+             job.dedup_ttl_ms, job.dead_ttl_ms, job.priority,
+             now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
             for job in jobs
         ]  # fmt: skip
-        has_ties = any(job[_TIES] != _NO_TIES for job in jobs)
+        # What few jobs have: group, after, is_persistent.
+        has_ties = any(job[10:] != (None, (), False) for job in jobs)
         staged: list[Row] = rows
         if has_ties:
-            staged = [
-                (*row, job.group, json.dumps(job.after) if job.after else None, int(job.is_persistent))
-                for row, job in zip(rows, jobs, strict=True)
-            ]
+            staged = [(*row, json.dumps(_ties(job))) for row, job in zip(rows, jobs, strict=True)]
         (out,) = self._database.write(
             Write(
                 "enqueue", now, self._opened(queue), int(has_ties), staged=staged, ids=[job.id for job in jobs],
@@ -187,7 +185,11 @@ class SqlStorage(Storage):
 
     def _settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         now = self._now_ms()
-        rows = [(o.id, o.nonce, o.token, _VERBS[o.verb], o.result, o.error, o.delay_ms, o.ttl_ms) for o in outcomes]
+        rows = [
+            (o.id, bytearray(o.nonce), o.token, _VERBS[o.verb], bytearray(o.result), bytearray(o.error), o.delay_ms,
+             MISSING if o.ttl_ms is None else o.ttl_ms)
+            for o in outcomes
+        ]  # fmt: skip
         (out,) = self._database.write(
             Write(
                 "settle", now, self._opened(queue), worker.key, staged=rows, ids=[outcome.id for outcome in outcomes],
@@ -354,8 +356,8 @@ class SqlStorage(Storage):
             self._changed(queue, has_work=self._has_work(queue))
 
     def delete(self, queue: str) -> int:
-        deleted = 0
-        is_gone, more = 0, 1
+        deleted = is_gone = 0
+        more = 1
         while more:
             (((n, is_gone, more),), changes) = self._database.write(
                 Write(
@@ -365,7 +367,7 @@ class SqlStorage(Storage):
                     ),
                 )
             )  # fmt: skip
-            deleted += n
+            deleted += int(n)
             self._changed(queue, ended=self._wakeups.waited().get(queue, []), changes=changes)
         return deleted
 
@@ -525,7 +527,7 @@ class SqlStorage(Storage):
         ended: Sequence[str] = (),
         changes: Sequence[Row] = (),
     ) -> None:
-        """After a commit: wake whom it concerns, here and in other processes. ``changes``: more of them, (event, id)."""
+        """After a commit: wake whom it concerns, here and in other processes. ``changes``: more, (event, id)."""
         is_due_sooner = bool(dues) and self._next_due(queue) in dues
         if changes:
             events = {name for name, _ in changes}
@@ -627,8 +629,14 @@ def _is_full(rows: Sequence[Row]) -> bool:
     return bool(rows) and rows[0][1] == "full"
 
 
+def _ties(job: NewRecord) -> dict[str, Any]:
+    """What ties the job to others, without what does not."""
+    ties = {"group": job.group, "after": job.after or None, "is_persistent": job.is_persistent or None}
+    return {name: value for name, value in ties.items() if value is not None}
+
+
 def _waits_for_later(jobs: Sequence[NewRecord], numbers: Mapping[str, int]) -> int | None:
-    """The first job that names a later one in its ``after``, which is not there yet for it: the number of the one behind."""
+    """The number of the job behind the first one that names a later one in its ``after``."""
     for n, job in enumerate(jobs):
         if job.after and any(numbers.get(id, -1) > n for id in job.after):
             return n + 1

@@ -18,13 +18,12 @@ CREATE TEMP TRIGGER unlink_links_do INSTEAD OF INSERT ON unlink_links BEGIN
     DELETE FROM link WHERE dep_key IN (SELECT key FROM ended);
     UPDATE job
     SET result_until_ms = iif(result_until_ms = {never}, NEW.now_ms + result_ttl_ms, result_until_ms),
-        dedup_until_ms = iif(q.is_fifo, created_ms, updated_ms) + dedup_ttl_ms,
+        dedup_until_ms = iif({is_fifo}, created_ms, updated_ms) + dedup_ttl_ms,
         expires_ms = max(iif(result_until_ms = {never}, NEW.now_ms + result_ttl_ms, NEW.now_ms),
-                         iif(q.is_fifo, created_ms, updated_ms) + dedup_ttl_ms),
+                         iif({is_fifo}, created_ms, updated_ms) + dedup_ttl_ms),
         sweep_ms = iif(result_until_ms = {never}, NEW.now_ms + result_ttl_ms,
-                       max(NEW.now_ms, iif(q.is_fifo, created_ms, updated_ms) + dedup_ttl_ms))
-    FROM queue AS q
-    WHERE q.qid = NEW.qid AND job.key IN (SELECT key FROM unpinned) AND expires_ms = {never}
+                       max(NEW.now_ms, iif({is_fifo}, created_ms, updated_ms) + dedup_ttl_ms))
+    WHERE key IN (SELECT key FROM unpinned) AND expires_ms = {never}
       AND NOT EXISTS (SELECT 1 FROM link WHERE pred_key = job.key);
     DELETE FROM unpinned;
 
