@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reliq.lifecycle import STORED, State
-from reliq.storage.base import Claimed, Held, NewRecord, Outcome, Storage, Verb, Worker
+from reliq.storage.base import Claimed, Held, Limits, NewRecord, Outcome, Storage, Verb, Worker
 
-from .model import STALLED, Model
+from .model import DEPENDENCY, STALLED, Model
 
 QUEUE = "model"
 WORKERS = (Worker("one", "01"), Worker("two", "02"), Worker("three", "03", runners=2, ttl_ms=45_000))
@@ -26,14 +26,65 @@ workers = st.sampled_from(WORKERS)
 durations = st.sampled_from([STEP // 2, STEP * 3 // 2, STEP * 5 // 2])
 limits = st.sampled_from([1, 1, 2, 3, 10])
 verbs = st.sampled_from([Verb.COMPLETE, Verb.RETRY, Verb.RETRY, Verb.FAIL, Verb.RELEASE])
-SELDOM = ("purge", "pause", "revive", "discard", "claim", "update_ttl")
+SELDOM = ("purge", "delete", "limit", "limit", "pause", "revive", "revive", "discard", "claim", "claim", "update_ttl")
 priorities = st.sampled_from([0, 0, 0, 3, 9])
 delays = st.one_of(st.just(0), st.just(0), durations)
 
 
-def plain(error: bytes) -> bytes:
+groups = st.sampled_from([None, None, None, None, "g", "g", "a:b", "*"])
+links: st.SearchStrategy[list[str]] = st.one_of(
+    st.just([]), st.just([]), st.lists(ids, min_size=1, max_size=3, unique=True)
+)
+
+
+class New(NamedTuple):
+    """What is drawn of a job to enqueue."""
+
+    id: str
+    priority: int
+    delay: int
+    attempts: int
+    result_ttl: int
+    dedup_ttl: int
+    dead_ttl: int
+    group: str | None = None
+    after: Sequence[str] = ()
+    is_bold: bool = False
+    is_persistent: bool = False
+
+    def record(self, number: int, promising: Container[str]) -> NewRecord:
+        """The job; a persistent one has no group, predecessors or delay.
+
+        Only a bold one waits for others than ``promising`` ones.
+        """
+        after = tuple(id for id in self.after if id != self.id and (self.is_bold or id in promising))
+        return NewRecord(
+            self.id,
+            number.to_bytes(8, "big"),
+            b"\x00message %d" % number,
+            self.attempts,
+            self.result_ttl,
+            self.dedup_ttl,
+            self.dead_ttl,
+            self.priority,
+            0 if self.is_persistent else self.delay,
+            group=None if self.is_persistent else self.group,
+            after=() if self.is_persistent else after,
+            is_persistent=self.is_persistent,
+        )
+
+
+news = st.builds(
+    New, ids, priorities, delays, st.integers(1, 3), durations, durations, durations, groups, links,
+    st.sampled_from([False] * 4 + [True]), st.sampled_from([False] * 9 + [True]),
+)  # fmt: skip
+
+
+def plain(worker: str, attempt: int, error: bytes) -> tuple[str, int, bytes]:
     """The error as the model knows it."""
-    return STALLED if b'"StalledError"' in error else error
+    if b'"DependencyError"' in error:
+        return DEPENDENCY
+    return worker, attempt, STALLED if b'"StalledError"' in error else error
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -51,43 +102,49 @@ class StorageMachine(RuleBasedStateMachine):
         self.records: list[NewRecord] = []
         self.runs: list[tuple[Worker, Claimed]] = []
         self.outcomes: list[tuple[Worker, list[Outcome]]] = []
+        self.group_concurrency = 1
+        #: Whether the queue was deleted: for how long ends before that are known is open.
+        self.was_deleted = False
 
     def teardown(self) -> None:
         self.storage.close()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(group_concurrency=st.sampled_from([1, 1, 2]))
+    def begin(self, group_concurrency: int) -> None:
         """The queue exists and its reaper works before anything that could be pardoned for its absence."""
-        self.enqueue([("a", 0, 0, 1, STEP // 2, STEP // 2, STEP // 2)])
+        self.group_concurrency = group_concurrency
+        self._limit(None)
+        self.enqueue([New("a", 0, 0, 1, STEP // 2, STEP // 2, STEP // 2)])
         self.cancel(["a"], False)
         self.reap()
 
+    def _limit(self, max_concurrency: int | None) -> None:
+        limits = Limits(max_concurrency=max_concurrency, group_concurrency=self.group_concurrency)
+        assert self.storage.set_limits(QUEUE, limits) == limits
+        self.model.max_concurrency, self.model.group_concurrency = max_concurrency, self.group_concurrency
+
     # -- rules ------------------------------------------------------------------------
 
-    @rule(
-        new=st.lists(
-            st.tuples(ids, priorities, delays, st.integers(1, 3), durations, durations, durations),
-            min_size=1,
-            max_size=5,
-        )
-    )
-    def enqueue(self, new: Sequence[tuple[str, int, int, int, int, int, int]]) -> None:
-        self._enqueue(
-            [
-                NewRecord(
-                    id,
-                    (number := next(self.numbers)).to_bytes(8, "big"),
-                    b"\x00message %d" % number,
-                    attempts,
-                    result_ttl,
-                    dedup_ttl,
-                    dead_ttl,
-                    priority,
-                    delay,
-                )
-                for id, priority, delay, attempts, result_ttl, dedup_ttl, dead_ttl in new
-            ]
-        )
+    @rule(new=st.lists(news, min_size=1, max_size=5))
+    def enqueue(self, new: Sequence[New]) -> None:
+        promising = {id for id, job in self.model.jobs.items() if job.state is not State.FAILED}
+        records: list[NewRecord] = []
+        for job in new:
+            records.append(job.record(next(self.numbers), promising))
+            promising.add(job.id)
+        self._enqueue(records)
+
+    @precondition(lambda self: len(self.model.jobs) < len(IDS) - 2)
+    @rule(group=groups, is_chain=st.booleans(), ttl=durations, start=st.integers(0, len(IDS)))
+    def line_up(self, group: str | None, is_chain: bool, ttl: int, start: int) -> None:
+        """Three new jobs of a group, of a chain or of both."""
+        free = [id for id in (*IDS[start:], *IDS[:start]) if id not in self.model.jobs][:3]
+        befores: list[list[str]] = [[], free[:1], free[:2]] if is_chain else [[], [], []]
+        jobs = [
+            New(id, 0, 0, 2, ttl, ttl, ttl, group, before).record(next(self.numbers), free)
+            for id, before in zip(free, befores, strict=True)
+        ]
+        self._enqueue(jobs)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
@@ -114,14 +171,24 @@ class StorageMachine(RuleBasedStateMachine):
     @rule(worker=workers, lease=durations)
     def claim_all(self, worker: Worker, lease: int) -> None:
         """As often as it takes: their order is checked."""
-        while not self.model.is_paused and self.model.in_state(State.QUEUED):
-            self._claim(worker, 10, lease)
+        while self._claim(worker, 10, lease):
+            pass
 
-    def _claim(self, worker: Worker, limit: int, lease: int) -> None:
+    @precondition(lambda self: self.model.in_state(State.QUEUED))
+    @rule(worker=workers, data=st.data(), steps=st.integers(1, 6))
+    def work(self, worker: Worker, data: st.DataObject, steps: int) -> None:
+        """Claim and complete a few, so that what waits for them gets its turn."""
+        for _ in range(steps):
+            if not self._claim(worker, 1, STEP * 5 // 2):
+                break
+            self._settle_runs(data, self.runs[-1:], Verb.COMPLETE)
+
+    def _claim(self, worker: Worker, limit: int, lease: int) -> int:
         serial = next(self.serials)
         given = self.storage.claim(QUEUE, worker, limit, serial=serial, lease_ms=lease)
         self.model.claim(worker, limit, serial, lease, given)
         self.runs.extend((worker, job) for job in given.jobs)
+        return len(given.jobs)
 
     @precondition(lambda self: self.model.in_state(State.PROCESSING))
     @rule(data=st.data(), verb=verbs, is_same=st.booleans())
@@ -192,8 +259,11 @@ class StorageMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.jobs)
     @rule(chosen=st.lists(ids, min_size=1, max_size=3), running=st.booleans())
     def cancel(self, chosen: list[str], running: bool) -> None:
-        expected = [self.model.cancel(id, running=running) for id in chosen]
-        assert self.storage.cancel(QUEUE, chosen, running=running) == expected
+        batches = [chosen]
+        if any(id in chosen for id in self.model.in_state(State.WAITING)):
+            batches = [[id] for id in chosen]  # whether one that fails for another is cancelled before is open
+        for batch in batches:
+            assert self.storage.cancel(QUEUE, batch, running=running) == self.model.cancel(batch, running=running)
 
     @precondition(lambda self: self.model.in_state(State.PROCESSING))
     @rule(worker=workers)
@@ -224,7 +294,12 @@ class StorageMachine(RuleBasedStateMachine):
     def update_ttl(self, data: st.DataObject, ttl: int) -> None:
         finished = [*self.model.in_state(State.COMPLETED), *self.model.in_state(State.FAILED)]
         id = data.draw(st.sampled_from(finished))
-        assert self.storage.update_ttl(QUEUE, id, ttl) == self.model.update_ttl(id, ttl)
+        self._update_ttl(id, ttl)
+
+    def _update_ttl(self, id: str, ttl: int) -> None:
+        job = self.model.jobs.get(id)
+        if job is None or not job.pins or job.state is not State.COMPLETED:  # what it means for a pinned one is open
+            assert self.storage.update_ttl(QUEUE, id, ttl) == self.model.update_ttl(id, ttl)
 
     @precondition(lambda self: self.model.in_state(State.FAILED))
     @rule(data=st.data(), verb=st.sampled_from(["revive", "revive", "revive all", "discard"]))
@@ -248,6 +323,16 @@ class StorageMachine(RuleBasedStateMachine):
             # Enqueues and cancels carry a purge out as well as reaps do, so from when its traces count would be
             # open; the contract looks at the time in between.
             self._pass_time(1)
+        elif verb == "delete":
+            self.was_deleted = True
+            assert self.storage.delete(QUEUE) == self.model.delete()
+            self.records.clear()  # and what is still known of its jobs
+            self.runs.clear()
+            self.outcomes.clear()
+            self._limit(None)
+            self.reap()
+        elif verb == "limit":
+            self._limit(len(chosen) if self.model.max_concurrency is None else None)
         elif verb == "pause":
             self.model.is_paused = not self.model.is_paused
             self.storage.pause(QUEUE, self.model.is_paused)
@@ -258,7 +343,7 @@ class StorageMachine(RuleBasedStateMachine):
         elif verb == "claim":
             self._claim(WORKERS[0], 2, ttl)
         else:
-            assert self.storage.update_ttl(QUEUE, chosen[0], ttl) == self.model.update_ttl(chosen[0], ttl)
+            self._update_ttl(chosen[0], ttl)
 
     @precondition(lambda self: self.model.is_paused)
     @rule()
@@ -278,26 +363,32 @@ class StorageMachine(RuleBasedStateMachine):
             seen: tuple[Any, ...] = (
                 snapshot.state, snapshot.nonce, snapshot.attempts, snapshot.token, snapshot.cancel_requested,
                 snapshot.is_exhausted, snapshot.result, snapshot.message, snapshot.worker,
-                tuple((worker, attempt, plain(error)) for _, worker, attempt, error in snapshot.errors),
+                tuple(plain(worker, attempt, error) for _, worker, attempt, error in snapshot.errors),
+                snapshot.group, snapshot.is_persistent,
             )  # fmt: skip
             expected = (
                 job.state, job.new.nonce, job.attempts, job.token, job.cancel_requested,
                 job.is_exhausted, job.result, job.new.message, job.lease.worker if job.lease else None,
-                tuple(job.errors),
+                tuple(job.errors), job.group, job.new.is_persistent,
             )  # fmt: skip
             assert seen == expected, snapshot.id
-            assert (snapshot.due_at_ms is not None) is (job.due is not None)
+            assert job.state is State.WAITING or (snapshot.due_at_ms is not None) is (job.due is not None)
+            assert (snapshot.sequence is not None) is (job.group is not None)
+            if job.state is State.COMPLETED:
+                assert (snapshot.expires_at_ms is None) is bool(job.pins), f"{snapshot.id} is pinned, or not"
 
     @invariant()
     def causes_agree(self) -> None:
         for snapshot in self.storage.read(QUEUE, IDS, payload=False):
             if snapshot.state is State.ABSENT:
-                assert snapshot.cause == self.model.cause(snapshot.id), snapshot.id
+                cause = self.model.cause(snapshot.id)
+                assert snapshot.cause == cause or (cause == "unknown" and self.was_deleted), snapshot.id
 
     @invariant()
     def counts_agree(self) -> None:
         counts = self.storage.counts(QUEUE)
         assert {state: number for state, number in counts.items() if number} == self.model.counts()
+        assert self.storage.backlog(QUEUE) == self.model.backlog()
 
     @invariant()
     def listings_agree(self) -> None:

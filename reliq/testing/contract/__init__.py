@@ -16,8 +16,14 @@ from .cancel import CancelContract
 from .claim import ClaimContract
 from .enqueue import EnqueueContract
 from .expiry import ExpiryContract
+from .groups import GroupContract
+from .life import LifeContract
+from .limits import LimitContract
+from .links import LinkContract
+from .persistent import PersistentContract
 from .reading import ReadingContract
 from .recovery import RecoveryContract
+from .schedules import ScheduleContract
 from .settle import SettleContract
 from .table import TableContract
 from .waiting import WaitContract
@@ -36,6 +42,12 @@ class StorageContract(
     ExpiryContract,
     ReadingContract,
     BellContract,
+    GroupContract,
+    LimitContract,
+    LinkContract,
+    PersistentContract,
+    ScheduleContract,
+    LifeContract,
 ):
     """Everything that a storage guarantees. Subclass it in a test module and override ``make_storage``.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from ...storage.base import Claimed, Storage, Verb
+from ...storage.base import Storage, Verb
 from .base import ContractBase
 from .steps import (
     ALICE,
@@ -22,8 +22,10 @@ from .steps import (
     QUEUE,
     WORKER_TTL,
     Background,
+    assert_rings,
     cancel,
     drain,
+    held_now,
     jump,
     pass_time,
     put,
@@ -61,13 +63,17 @@ def _paused(storage: Storage) -> None:
     put(storage, "a")
 
 
-def _held(storage: Storage) -> Claimed:
-    snapshot = storage.read(QUEUE, ["a"])[0]
-    return Claimed("a", snapshot.nonce, snapshot.token, 1, 3, 0, 0, False, b"")
-
-
 def _failing(storage: Storage) -> None:
     settle(storage, put_and_take(storage, "a"), Verb.RETRY, error=b"e", delay_ms=5_000)
+
+
+def _linked(storage: Storage, delay_ms: int = 0) -> None:
+    put_and_take(storage, "first")
+    put(storage, "a", after=["first"], delay_ms=delay_ms)
+
+
+def _linked_later(storage: Storage) -> None:
+    _linked(storage, delay_ms=60_000)
 
 
 #: What makes a job claimable: how it stood before, and the step that must ring.
@@ -77,12 +83,13 @@ CAUSES: dict[str, tuple[Step, Step]] = {
     "enqueue-of-a-dead-letter": (_dead, lambda s: put(s, "a")),
     "promotion": (lambda s: put(s, "a", delay_ms=5_000), lambda s: jump(s, 6_000)),
     "promotion-of-a-retry": (_failing, lambda s: jump(s, 6_000)),
-    "retry-without-delay": (_running, lambda s: settle(s, _held(s), Verb.RETRY, error=b"e")),
-    "release": (_running, lambda s: settle(s, _held(s), Verb.RELEASE)),
+    "retry-without-delay": (_running, lambda s: settle(s, held_now(s, "a"), Verb.RETRY, error=b"e")),
+    "release": (_running, lambda s: settle(s, held_now(s, "a"), Verb.RELEASE)),
     "recovery": (_late, lambda s: pass_time(s, 3 * INTERVAL)),
     "leave": (_running, lambda s: s.leave(QUEUE, ALICE.key)),
     "resume": (_paused, lambda s: s.pause(QUEUE, False)),
     "revive": (_dead, lambda s: s.revive(QUEUE, ["a"])),
+    "predecessor-completed": (_linked, lambda s: settle(s, held_now(s, "first"))),
     "revive-all": (_dead, lambda s: s.revive(QUEUE, None)),
 }
 
@@ -90,7 +97,8 @@ CAUSES: dict[str, tuple[Step, Step]] = {
 DUE_CAUSES: dict[str, tuple[Step, Step]] = {
     "enqueue": (_nothing, lambda s: put(s, "a", delay_ms=60_000)),
     "an-earlier-enqueue": (lambda s: put(s, "b", delay_ms=90_000), lambda s: put(s, "a", delay_ms=60_000)),
-    "retry": (_running, lambda s: settle(s, _held(s), Verb.RETRY, error=b"e", delay_ms=60_000)),
+    "retry": (_running, lambda s: settle(s, held_now(s, "a"), Verb.RETRY, error=b"e", delay_ms=60_000)),
+    "predecessor-completed": (_linked_later, lambda s: settle(s, held_now(s, "first"))),
 }
 
 
@@ -99,14 +107,7 @@ class BellContract(ContractBase):
 
     def _rings(self, storage: Storage, peer: Storage, which: Literal["work", "due"], before: Step, act: Step) -> None:
         before(storage)
-        peer.skew_ms = storage.skew_ms
-        bell = peer.doorbell([QUEUE], which)
-        silence(bell)
-        sleeper = Background(lambda: bell.wait(PATIENCE)).until_asleep()
-        assert sleeper.is_alive()
-        act(storage)
-        assert sleeper.prompt_result() == QUEUE
-        bell.close()
+        assert_rings(storage, peer, lambda: act(storage), which)
 
     @pytest.mark.parametrize("cause", CAUSES)
     def test_i33_whatever_makes_a_job_claimable_rings(self, storage: Storage, peer: Storage, cause: str) -> None:

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from ...lifecycle import STORED, State
 from ...storage.base import (
+    Claim,
     Claimed,
     Doorbell,
     Enqueued,
@@ -67,6 +68,9 @@ def record(
     priority: int = 0,
     delay_ms: int = 0,
     at_ms: int | None = None,
+    group: str | None = None,
+    after: Sequence[str] = (),
+    is_persistent: bool = False,
     nonce: bytes | None = None,
 ) -> NewRecord:
     """A record to enqueue, with a nonce of its own."""
@@ -81,6 +85,9 @@ def record(
         priority,
         delay_ms,
         at_ms,
+        group,
+        tuple(after),
+        is_persistent,
     )
 
 
@@ -93,7 +100,14 @@ def take(
     storage: Storage, worker: Worker = ALICE, limit: int = 1, *, queue: str = QUEUE, lease_ms: int = LEASE
 ) -> list[Claimed]:
     """Claim up to ``limit`` jobs with a fresh serial."""
-    return storage.claim(queue, worker, limit, serial=next(_serials), lease_ms=lease_ms).jobs
+    return claim(storage, worker, limit, queue=queue, lease_ms=lease_ms).jobs
+
+
+def claim(
+    storage: Storage, worker: Worker = ALICE, limit: int = 1, *, queue: str = QUEUE, lease_ms: int = LEASE
+) -> Claim:
+    """The whole answer of a claim with a fresh serial."""
+    return storage.claim(queue, worker, limit, serial=next(_serials), lease_ms=lease_ms)
 
 
 def take_one(storage: Storage, worker: Worker = ALICE, *, queue: str = QUEUE, lease_ms: int = LEASE) -> Claimed:
@@ -124,11 +138,35 @@ def outcome(job: Claimed, verb: Verb = Verb.COMPLETE, **options: Any) -> Outcome
     return Outcome(job.id, job.nonce, job.token, verb, **options)
 
 
+def run(
+    storage: Storage, verb: Verb = Verb.COMPLETE, worker: Worker = ALICE, *, queue: str = QUEUE, **options: Any
+) -> str:
+    """Claim the one job that must be there and end its run; its id."""
+    job = take_one(storage, worker, queue=queue)
+    settle(storage, job, verb, worker, queue=queue, **options)
+    return job.id
+
+
+def work_off(storage: Storage, *, queue: str = QUEUE) -> list[str]:
+    """Claim and complete one by one until nothing is left; the ids in the order of delivery."""
+    ids: list[str] = []
+    while jobs := take(storage, queue=queue):
+        settle(storage, jobs[0], queue=queue)
+        ids.append(jobs[0].id)
+    return ids
+
+
 def settle(
-    storage: Storage, job: Claimed, verb: Verb = Verb.COMPLETE, worker: Worker = ALICE, **options: Any
+    storage: Storage,
+    job: Claimed,
+    verb: Verb = Verb.COMPLETE,
+    worker: Worker = ALICE,
+    *,
+    queue: str = QUEUE,
+    **options: Any,
 ) -> State | None:
     """Settle one job; the state it led to."""
-    [answer] = storage.settle(QUEUE, worker, [outcome(job, verb, **options)])
+    [answer] = storage.settle(queue, worker, [outcome(job, verb, **options)])
     assert answer.id == job.id
     assert answer.is_lost is (answer.state is None)
     return answer.state
@@ -159,6 +197,13 @@ def extend(
     return storage.extend(
         QUEUE, worker, [held(job) for job in jobs], below=below, in_flight=in_flight, lease_ms=lease_ms
     )
+
+
+def held_now(storage: Storage, id: str, *, queue: str = QUEUE) -> Claimed:
+    """A running job as its holder knows it, read from its record."""
+    seen = look(storage, id, queue=queue)
+    assert seen.state is State.PROCESSING
+    return Claimed(id, seen.nonce, seen.token, seen.attempts, seen.max_attempts, 0, seen.priority, False, seen.message)
 
 
 def cancel(storage: Storage, id: str, *, running: bool = False, queue: str = QUEUE) -> str:
@@ -361,3 +406,15 @@ def silence(bell: Doorbell) -> None:
         if bell.wait(0.03) is None:
             return
     raise AssertionError("the doorbell rings without end")
+
+
+def assert_rings(storage: Storage, peer: Storage, act: Callable[[], object], which: Literal["work", "due"]) -> None:
+    """Whether ``act`` wakes a thread of ``peer`` that sleeps on a bell."""
+    peer.skew_ms = storage.skew_ms
+    bell = peer.doorbell([QUEUE], which)
+    silence(bell)
+    sleeper = Background(lambda: bell.wait(PATIENCE)).until_asleep()
+    assert sleeper.is_alive()
+    act()
+    assert sleeper.prompt_result() == QUEUE
+    bell.close()
