@@ -39,6 +39,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         ],
     )  # fmt: skip
     storage.cancel("q", ["job-7"])
+    storage.enqueue("tied", [record("first")._replace(group="g"), record("second")._replace(group="g")])
+    storage.enqueue("tied", [record("waiting")._replace(after=("first",))])
     storage.purge("other")
     yield tmp_path / "queue"
     storage.close()
@@ -47,7 +49,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def test_a_store_in_use_is_sound(directory: Path) -> None:
     report = check(directory)
     assert (report.counts, report.problems) == ({}, [])
-    assert (report.queues, report.jobs) == (2, 9)
+    assert (report.queues, report.jobs) == (3, 12)
 
 
 BROKEN = {
@@ -62,6 +64,9 @@ BROKEN = {
     "orphans": "INSERT INTO message VALUES (4711, x'00')",
     "tombstones": "UPDATE tombstone SET (id, nonce) = (SELECT id, nonce FROM job WHERE id = 'job-6')",
     "epochs": "UPDATE job SET epoch = 7 WHERE id = 'job-6'",
+    "lines": "UPDATE tie SET sequence = 0 WHERE key = (SELECT key FROM job WHERE id = 'second')",
+    "links": "UPDATE link SET is_met = 1",
+    "settings": "UPDATE queue SET is_limited = 1 WHERE name = 'q'",
 }
 
 

@@ -1,4 +1,4 @@
-"""A store of the first schema goes on with the present one."""
+"""A store of an older schema goes on with the present one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from reliq.storage.sql.migrations import MIGRATIONS, SCHEMA_VERSION, steps
 
 from .child import record
 
-OLD = Path(__file__).parent / "schema_1.sql"
+HERE = Path(__file__).parent
 ALICE = Worker("alice", "1")
 
 
+@pytest.fixture(params=range(1, SCHEMA_VERSION))
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A store of schema 1 with a queued job, a completed one and one that alice runs."""
+def old(tmp_path: Path, version: int) -> Path:
+    """A store of an older schema with a queued job, a completed one and one that alice runs."""
     root = tmp_path / "queue"
     root.mkdir(mode=0o700)
     connection = sqlite3.connect(root / "queue.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(f"BEGIN; {OLD.read_text()} PRAGMA user_version = 1; COMMIT;")
+    schema = (HERE / f"schema_{version}.sql").read_text()
+    connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
     connection.execute(
         "INSERT INTO queue (name, is_listed, back, n_queued, n_processing, n_completed) VALUES ('q', 1, 4, 1, 1, 1)"
     )
@@ -102,11 +108,13 @@ def test_one_of_several_migrates(old: Path) -> None:
     assert check(old).is_sound
 
 
-def test_a_migration_that_fails_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MIGRATIONS, 1, MIGRATIONS[1] + "SELECT nonsense;\n")
+def test_a_migration_that_fails_changes_nothing(old: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = SCHEMA_VERSION - 1
+    monkeypatch.setitem(MIGRATIONS, last, MIGRATIONS[last] + "SELECT nonsense;\n")
     with pytest.raises(Exception, match="nonsense"):
         FileStorage(old).counts("q")
     connection = sqlite3.connect(old / "queue.db")
-    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    assert "message" not in {column[1] for column in connection.execute("PRAGMA table_info(job)")}
+    assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+    assert "is_coupled" not in {column[1] for column in connection.execute("PRAGMA table_info(queue)")}
+    assert ("message" in {column[1] for column in connection.execute("PRAGMA table_info(job)")}) is (version > 1)
     connection.close()

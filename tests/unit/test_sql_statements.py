@@ -63,6 +63,9 @@ def test_every_question_runs(connection: sqlite3.Connection, name: str) -> None:
         (statements.READ["next_due"], "job_due"),
         (statements.READ["list_processing"], "job_lease"),
         (statements.READ["list_failed"], "job_dead"),
+        (statements.READ["list_blocked"], "job_due"),
+        (statements.READ["list_waiting"], "job_due"),
+        (statements.READ["backlog"], "tie_line"),
     ],
 )
 def test_questions_use_their_index(connection: sqlite3.Connection, query: str, index: str) -> None:

@@ -98,7 +98,7 @@ def _check(connection: sqlite3.Connection, directory: Path, tell: Callable[[str]
         # What rests on damaged pages says nothing more.
         counts["integrity"] = len(found)
         return Report(str(directory), version, 0, 0, counts, [Problem("integrity", "", "", text) for text in found])
-    states = json.dumps([state.value for state in STORED])
+    states = json.dumps([*(state.value for state in STORED), "blocked"])
     for name, question in CHECKS.items():
         doing = name.replace("_", " ")
         cursor = connection.execute(question, {"states": states} if ":states" in question else {})

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import OutcomeUnknownError, StorageCorruptError, StorageError, StorageUnavailableError
 from ..base import MAX_BATCH
-from .statements import BATCH_PARAMETERS, COMBINED, ROWS
+from .statements import BATCH_PARAMETERS, COMBINED, PARAMETERS, STAGED, places
 from .turns import Request, Turns
 
 Row = tuple[Any, ...]
@@ -44,10 +44,11 @@ class Write(Request):
     Of two with the same ``parameters`` behind the first (the time) and no id in common the rows
     may be staged together: then the only answer's rows begin with n, the number of a staged row.
     One with a ``size``, the most jobs that it moves, may run several times in a statement: each
-    time adds a row to the only answer.
+    time adds a row to the only answer. ``is_refused(rows)`` tells of an answer that nothing was
+    written; one that was refused together with others runs again, alone.
     """
 
-    __slots__ = ("ids", "is_repeatable", "parameters", "questions", "size", "staged", "transition")
+    __slots__ = ("ids", "is_refused", "is_repeatable", "parameters", "questions", "size", "staged", "transition")
 
     def __init__(
         self,
@@ -57,12 +58,14 @@ class Write(Request):
         ids: Iterable[str] = (),
         questions: tuple[str, ...] = (),
         size: int = 0,
+        is_refused: Callable[[list[Row]], bool] | None = None,
     ) -> None:
         super().__init__()
         self.transition = transition
         self.parameters: Row = parameters
         self.staged = staged
         self.ids = ids
+        self.is_refused = is_refused
         self.questions = questions
         self.is_repeatable = size > 0
         self.size = size or len(staged)
@@ -121,7 +124,7 @@ class _Group:
         while left:
             size = min(_STAGED, 1 << (left.bit_length() - 1))
             part = rows[start : start + size]
-            connection.execute(_staging(first.transition, size), list(chain.from_iterable(part)))
+            connection.execute(_staging(first.transition, len(part[0]), size), list(chain.from_iterable(part)))
             start += size
             left -= size
         return [(max(write.parameters[0] for write in self.writes), *first.parameters[1:])]
@@ -150,8 +153,18 @@ class _Group:
 
 
 @cache
-def _staging(transition: str, rows: int) -> str:
-    return f"INSERT INTO {transition}_in VALUES {', '.join([ROWS[transition]] * rows)}"  # noqa: S608
+def _staging(transition: str, columns: int, rows: int) -> str:
+    names = ", ".join(STAGED[transition][:columns])
+    return (
+        f"INSERT INTO {transition}_in ({names}) "  # noqa: S608
+        f"VALUES {', '.join([f'({places(transition, columns)})'] * rows)}"
+    )
+
+
+@cache
+def _alone(transition: str, columns: int) -> str:
+    names = (*PARAMETERS[transition], *STAGED[transition][:columns])
+    return f"INSERT INTO {transition}_alone ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
 
 
 @cache
@@ -275,7 +288,7 @@ class Database(ABC):
             first = groups[0].writes[0]
             if len(groups) == 1 and groups[0].count == 1 and first.staged:
                 values = [*first.parameters, *first.staged[0]]
-                self._retry(connection, _insert(f"{first.transition}_alone", len(values)), values)
+                self._retry(connection, _alone(first.transition, len(first.staged[0])), values)
             elif len(groups) == 1:
                 runs = groups[0].stage(connection)
                 insert = _insert(first.transition, len(runs[0]), len(runs))
@@ -309,8 +322,12 @@ class Database(ABC):
         except sqlite3.Error as error:
             raise OutcomeUnknownError(f"{self._where()}: written, but the answer was lost ({error})") from error
         for group in groups:
+            is_refused = group.writes[0].is_refused
             for write in group.writes:
-                write.finish()
+                if len(group.writes) > 1 and is_refused is not None and is_refused(write.answers[0]):
+                    self._serve_alone(write)
+                else:
+                    write.finish()
 
     def _run_statement(self, statement: Statement) -> None:
         try:

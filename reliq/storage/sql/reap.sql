@@ -1,9 +1,11 @@
 -- One bounded step of upkeep.
 -- In:  INSERT INTO reap (now_ms, qid, interval_ms, limit_n)
 -- Out: change (event, id): 'queued' (promoted), 'stalled', 'failed', 'cancelled', 'expired', 'purged';
---      reap_out: one row: more, next_due_ms (epoch).
+--      ('ready', ''): something became claimable; reap_out: one row: more, next_due_ms (epoch);
+--      reap_tick: the schedules that are due.
 CREATE TEMP TABLE reap_out (more INTEGER, next_due_ms INTEGER);
 CREATE TEMP TABLE reap_due (key INTEGER PRIMARY KEY, n INTEGER, state TEXT);
+CREATE TEMP TABLE reap_tick (name TEXT, spec BLOB, next_ms INTEGER);
 CREATE TEMP VIEW reap AS SELECT 0 AS now_ms, 0 AS qid, 0 AS interval_ms, 0 AS limit_n;
 CREATE TEMP VIEW reap_upkeep AS SELECT 0 AS now_ms, 0 AS qid, 0 AS limit_n, 0 AS late_ms;
 
@@ -11,6 +13,7 @@ CREATE TEMP TRIGGER reap_do INSTEAD OF INSERT ON reap BEGIN
     DELETE FROM change;
     DELETE FROM reap_out;
     DELETE FROM reap_due;
+    DELETE FROM reap_tick;
 
     -- Promote what is due.
     INSERT INTO reap_due (key, n, state)
@@ -34,6 +37,10 @@ CREATE TEMP TRIGGER reap_do INSTEAD OF INSERT ON reap BEGIN
         FROM reap_due
     ) AS d
     WHERE qid = NEW.qid AND d.n > 0;
+    INSERT INTO arrived SELECT d.key FROM reap_due AS d CROSS JOIN tie USING (key) WHERE tie.grp <> '';
+    INSERT INTO arrive SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM arrived);
+    INSERT INTO change (event, id)
+    SELECT 'ready', '' WHERE EXISTS (SELECT 1 FROM reap_due AS d CROSS JOIN job USING (key) WHERE job.state = 'queued');
     INSERT INTO reap_out (more) SELECT count(*) >= NEW.limit_n FROM reap_due;
 
     -- The rest twice per interval, whoever calls; at once while it has more to do or the clock went back.
@@ -44,12 +51,21 @@ CREATE TEMP TRIGGER reap_do INSTEAD OF INSERT ON reap BEGIN
     WHERE qid = NEW.qid
       AND (2 * (NEW.now_ms - reaped_ms) >= NEW.interval_ms OR reaped_ms > NEW.now_ms OR has_upkeep);
 
+    INSERT INTO follow SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM cascade WHERE qid = NEW.qid);
+    UPDATE reap_out SET more = more OR EXISTS (SELECT 1 FROM cascade WHERE qid = NEW.qid);
+
+    INSERT INTO reap_tick
+    SELECT name, spec, next_ms FROM schedule WHERE qid = NEW.qid AND next_ms <= NEW.now_ms
+    ORDER BY next_ms, name LIMIT {max_ticks};
     UPDATE reap_out SET next_due_ms = (
-        SELECT min(due_ms) FROM job
-        WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid) AND due_ms IS NOT NULL
+        SELECT min(at_ms) FROM (
+            SELECT min(due_ms) AS at_ms FROM job
+            WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid) AND due_ms < {never}
+            UNION ALL SELECT min(next_ms) FROM schedule WHERE qid = NEW.qid
+        )
     );
     INSERT INTO event (qid, at_s, name, id)
-    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND event <> 'purged' ORDER BY n;
+    SELECT NEW.qid, {clock_s}, event, id FROM change WHERE {listened} AND {told} ORDER BY n;
 END;
 
 -- late_ms: when the previous upkeep ran, if that is too long ago to blame the workers, else NULL.
@@ -84,14 +100,13 @@ CREATE TEMP TRIGGER reap_upkeep_do INSTEAD OF INSERT ON reap_upkeep BEGIN
         WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid) AND sweep_ms <= NEW.now_ms
     ) OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms);
     -- What a purge left, by the three indexes in which it can stand.
-    UPDATE reap_out SET more = more OR EXISTS (
-        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND state = 'queued'
-    ) OR EXISTS (
-        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND due_ms IS NOT NULL
-    ) OR EXISTS (
-        SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < (SELECT epoch FROM queue WHERE qid = NEW.qid) AND sweep_ms IS NOT NULL
-    );
+    UPDATE reap_out SET more = more OR {purge_left};
 
+    -- Nobody else looks after what deleted queues left.
+    DELETE FROM tombstone WHERE grave IN (
+        SELECT t.grave FROM queue AS q CROSS JOIN tombstone AS t ON t.qid = q.qid AND t.until_ms <= NEW.now_ms
+        WHERE NOT q.is_listed LIMIT NEW.limit_n
+    );
     DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE at_s < {clock_s} - 60 LIMIT NEW.limit_n);
     UPDATE queue SET reaped_ms = NEW.now_ms, has_upkeep = (SELECT more FROM reap_out) WHERE qid = NEW.qid;
 END;

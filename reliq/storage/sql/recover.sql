@@ -1,13 +1,14 @@
 -- Takes jobs back from holders that are gone. A part of `reap` and `leave`.
 -- In:  stalled (key): processing jobs.
 --      INSERT INTO recover (now_ms, qid)
--- Out: change ('stalled' | 'failed' | 'cancelled', id).
+-- Out: change ('stalled' | 'failed' | 'cancelled', id), then those of `follow`.
 CREATE TEMP TABLE stalled (key INTEGER PRIMARY KEY, state TEXT, place INTEGER);
 CREATE TEMP VIEW recover AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER recover_do INSTEAD OF INSERT ON recover BEGIN
     -- A neighbour's crash does not count; the job is claimed alone from then on.
     UPDATE stalled SET state = CASE WHEN job.is_cancelling THEN 'absent' WHEN job.is_batch THEN 'queued'
-                                    WHEN job.attempts >= job.max_attempts THEN 'failed' ELSE 'queued' END
+                                    WHEN job.attempts >= job.max_attempts AND NOT {persistent} THEN 'failed'
+                                    ELSE 'queued' END
     FROM job WHERE job.key = stalled.key;
     -- To the front, in the order in which they stood.
     UPDATE stalled SET place = (SELECT front FROM queue WHERE qid = NEW.qid) - r.n
@@ -29,6 +30,8 @@ CREATE TEMP TRIGGER recover_do INSTEAD OF INSERT ON recover BEGIN
         SELECT e.token FROM error AS e WHERE e.key = error.key ORDER BY e.token DESC LIMIT 1 OFFSET {history}
     );
 
+    UPDATE job SET attempts = {steady}
+    WHERE key IN (SELECT key FROM stalled) AND NOT is_batch AND {persistent};
     UPDATE job
     SET state = s.state, updated_ms = NEW.now_ms, epoch = q.epoch, holder = NULL, serial = NULL, lease_ms = NULL,
         attempts = job.attempts - job.is_batch, is_solo = max(job.is_solo, job.is_batch), is_batch = 0,
@@ -44,6 +47,10 @@ CREATE TEMP TRIGGER recover_do INSTEAD OF INSERT ON recover BEGIN
     WHERE qid = NEW.qid;
 
     INSERT INTO gone (key, cause) SELECT key, 'cancelled' FROM stalled WHERE state = 'absent';
+    INSERT INTO ended (key, id, grp, cause)
+    SELECT key, job.id, tie.grp, 'failed' FROM stalled AS s CROSS JOIN job USING (key) LEFT JOIN tie USING (key)
+    WHERE s.state = 'failed' AND (SELECT is_coupled FROM queue WHERE qid = NEW.qid);
     DELETE FROM stalled;
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
+    INSERT INTO follow SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM ended);
 END;

@@ -18,7 +18,22 @@ CREATE TABLE queue (
     n_processing    INTEGER NOT NULL DEFAULT 0,
     n_failing       INTEGER NOT NULL DEFAULT 0,
     n_completed     INTEGER NOT NULL DEFAULT 0,
-    n_failed        INTEGER NOT NULL DEFAULT 0
+    n_failed        INTEGER NOT NULL DEFAULT 0,
+    n_blocked       INTEGER NOT NULL DEFAULT 0,
+    is_limited      INTEGER NOT NULL DEFAULT 0,  -- `limits` has a rate or a concurrency for it
+    is_bounded      INTEGER NOT NULL DEFAULT 0,  -- `limits` has a length for it
+    is_coupled      INTEGER NOT NULL DEFAULT 0   -- the end of a run may concern other jobs: see follow.sql
+);
+
+-- What a queue's users are held to; no row = nothing.
+CREATE TABLE limits (
+    qid             INTEGER PRIMARY KEY,
+    rate            INTEGER,
+    rate_ms         INTEGER NOT NULL,
+    max_concurrency INTEGER,
+    max_length      INTEGER,
+    group_concurrency INTEGER NOT NULL,
+    bucket_us       INTEGER NOT NULL DEFAULT 0   -- see `token_us` in statements.py
 );
 
 CREATE TABLE job (
@@ -26,12 +41,12 @@ CREATE TABLE job (
     qid             INTEGER NOT NULL,
     id              TEXT NOT NULL,
     nonce           BLOB NOT NULL,               -- names the incarnation
-    state           TEXT NOT NULL,
+    state           TEXT NOT NULL,               -- 'blocked': queued, behind the head of its group
     epoch           INTEGER NOT NULL,            -- of the queue, at the last move that was not a claim
     priority        INTEGER NOT NULL,
     position        INTEGER NOT NULL,            -- order within a priority; kept while processing
     size            INTEGER NOT NULL,            -- bytes of the message
-    is_delayed      INTEGER NOT NULL,            -- accepted as scheduled
+    is_delayed      INTEGER NOT NULL,            -- accepted as: 0 queued, 1 scheduled, 2 waiting
     token           INTEGER NOT NULL DEFAULT 0,
     attempts        INTEGER NOT NULL DEFAULT 0,
     max_attempts    INTEGER NOT NULL,
@@ -39,7 +54,7 @@ CREATE TABLE job (
     is_exhausted    INTEGER NOT NULL DEFAULT 0,
     created_ms      INTEGER NOT NULL,
     updated_ms      INTEGER NOT NULL,
-    due_ms          INTEGER,                     -- scheduled, failing
+    due_ms          INTEGER,                     -- scheduled, failing; `{never}` while waiting, + 1 while blocked
     holder          TEXT,                        -- processing: the worker's key ...
     serial          INTEGER,                     -- ... its claim ...
     lease_ms        INTEGER,                     -- ... and until when
@@ -52,7 +67,7 @@ CREATE TABLE job (
     result_until_ms INTEGER,                     -- completed: the result goes
     dedup_until_ms  INTEGER,                     -- completed: the id is free again
     expires_ms      INTEGER,                     -- finished: the record goes
-    sweep_ms        INTEGER,                     -- finished: the next of these that needs work
+    sweep_ms        INTEGER,                     -- finished: the next of these that needs work; `{never}`: pinned
     settled_token   INTEGER,                     -- the last settle and its answer, for repeats
     settled_state   TEXT,
     result          BLOB,
@@ -70,6 +85,45 @@ CREATE TABLE message (
     key             INTEGER PRIMARY KEY,
     message         BLOB NOT NULL
 );
+
+-- What only some jobs have. It goes with the job.
+CREATE TABLE tie (
+    key             INTEGER PRIMARY KEY,
+    qid             INTEGER NOT NULL,
+    grp             TEXT,                        -- '': of persistent jobs, which stand in no line
+    sequence        INTEGER,                     -- its place in the line
+    line_epoch      INTEGER,                     -- of the queue while it is unfinished; a purge renews it if it runs
+    not_before_ms   INTEGER,                     -- for when it waits no longer
+    progress        BLOB
+);
+CREATE INDEX tie_line ON tie (qid, grp, line_epoch, sequence) WHERE line_epoch IS NOT NULL;
+
+-- Which unfinished job waits, or waited, for which.
+CREATE TABLE link (
+    pred_key        INTEGER NOT NULL,
+    is_met          INTEGER NOT NULL,
+    dep_key         INTEGER NOT NULL,
+    PRIMARY KEY (pred_key, is_met, dep_key)
+) WITHOUT ROWID;
+CREATE INDEX link_dep ON link (dep_key, is_met);
+
+-- Jobs that have ended, and some that wait for them do not know yet.
+CREATE TABLE cascade (
+    key             INTEGER PRIMARY KEY,
+    qid             INTEGER NOT NULL,
+    id              TEXT NOT NULL,
+    cause           TEXT NOT NULL                -- 'completed', 'failed', or that of its tombstone
+);
+CREATE INDEX cascade_queue ON cascade (qid, key);
+
+CREATE TABLE schedule (
+    qid             INTEGER NOT NULL,
+    name            TEXT NOT NULL,
+    spec            BLOB NOT NULL,
+    next_ms         INTEGER NOT NULL,
+    PRIMARY KEY (qid, name)
+) WITHOUT ROWID;
+CREATE INDEX schedule_next ON schedule (qid, next_ms);
 
 CREATE TABLE error (
     key             INTEGER NOT NULL,

@@ -13,19 +13,32 @@ from importlib.resources import files
 
 from ...errors import StorageError
 from ...lifecycle import Command, sources
-from ..base import HISTORY, MAX_CLAIM_BYTES, TOMBSTONE_MS
+from ..base import BURST_MS, HISTORY, MAX_BATCH, MAX_CLAIM_BYTES, MAX_TICKS, STEADY_MS, TOMBSTONE_MS
 
 #: UPDATE..FROM, UPSERT without a target and the JSON functions are all there from here on.
 MINIMUM = (3, 37, 0)
 
 #: Views over which a whole transition runs as one INSERT, parts before those that use them.
 TRANSITIONS = (
-    "remove", "sweep", "recover", "enqueue", "claim", "settle", "extend", "leave", "cancel", "reap", "wait",
-    "update_ttl", "revive", "discard", "purge", "pause",
+    "pin", "unlink", "advance", "arrive", "doom", "carry", "follow", "remove", "sweep", "recover", "enqueue",
+    "enqueue_ties", "claim", "settle", "extend", "leave", "cancel", "reap", "wait", "progress", "update_ttl", "revive",
+    "discard", "purge", "pause", "delete_queue", "set_limits", "put_schedule", "move_schedule", "remove_schedule",
 )  # fmt: skip
 
 #: A message up to this length lies in its job's row, which every move writes anew.
 INLINE_BYTES = 256
+
+#: When a job is due that only another one can let go, in milliseconds: it stands behind all that time lets go.
+NEVER_MS = 9_000_000_000_000_000
+#: A clock that went back by more than this finds a full bucket.
+_BACK_US = 60_000_000
+_EPOCH = "(SELECT epoch FROM queue WHERE qid = NEW.qid)"
+
+# The rate limit's bucket, of a row of `limits`. `bucket_us` is when all tokens that were taken have come in again, one
+# by one (GCRA): another is there while that is no further ahead than the burst.
+_TICK = "((rate_ms * 1000 + rate - 1) / rate)"
+_BUCKET = f"iif(bucket_us > NEW.now_ms * 1000 + {BURST_MS * 1000} + {_TICK} + {_BACK_US}, 0, bucket_us)"
+_TOKEN = f"({_BUCKET} - max(0, {BURST_MS * 1000} - {_TICK}) - NEW.now_ms * 1000)"
 
 # A purge raises the queue's epoch; a job that runs is not touched by it, and gets the
 # present epoch with its next move.
@@ -45,6 +58,28 @@ _MACROS = {
         " OR EXISTS (SELECT 1 FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms)"
         " OR EXISTS (SELECT 1 FROM queue WHERE qid = NEW.qid AND has_upkeep))"
     ),
+    "listening": "listen_until_s > 0 AND listen_until_s > CAST(strftime('%s', 'now') AS INTEGER)",
+    # Not a change of state: what a purge takes was told by the purge, and 'ready' only rings.
+    "told": "event NOT IN ('purged', 'ready')",
+    # By the three indexes in which it can stand.
+    "purge_left": (
+        f"(EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND state = 'queued')"  # noqa: S608
+        f" OR EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND due_ms IS NOT NULL)"
+        f" OR EXISTS (SELECT 1 FROM job WHERE qid = NEW.qid AND epoch < {_EPOCH} AND sweep_ms IS NOT NULL))"
+    ),
+    "never": str(NEVER_MS),
+    # How many of a group may be out of the line at once.
+    "abreast": "(SELECT ifnull(max(group_concurrency), 1) FROM limits WHERE qid = NEW.qid)",
+    "persistent": "EXISTS (SELECT 1 FROM tie WHERE tie.key = job.key AND tie.grp = '')",
+    "steady": f"iif(NEW.now_ms - updated_ms >= {STEADY_MS}, 0, min(attempts, max_attempts - 1))",
+    "tick_us": _TICK,
+    "bucket_us": _BUCKET,
+    "token_us": _TOKEN,
+    "open": f"(max_concurrency IS NULL OR n_processing < max_concurrency) AND (rate IS NULL OR {_TOKEN} <= 0)",
+    # Then dedup windows count from acceptance.
+    "is_fifo": "(SELECT substr(name, -5) = '.fifo' FROM queue WHERE qid = NEW.qid)",
+    "max_batch": str(MAX_BATCH),
+    "max_ticks": str(MAX_TICKS),
     "tombstone_ms": str(TOMBSTONE_MS),
     "history": str(HISTORY),
     "inline_bytes": str(INLINE_BYTES),
@@ -60,7 +95,10 @@ def load(name: str) -> str:
 
 def _fill(match: re.Match[str]) -> str:
     if match[1]:
-        states = [f"'{state}'" for state in sources(Command(match[2]))]
+        command = Command(match[2])
+        states = [f"'{state}'" for state in sources(command)]
+        if "'queued'" in states and command is not Command.CLAIM:
+            states.append("'blocked'")  # queued, but not to be claimed
         # A partial index is found by `=`, not by an IN of one.
         return f"state = {states[0]}" if len(states) == 1 else f"state IN ({', '.join(states)})"
     return _MACROS[match[2]]
@@ -90,37 +128,39 @@ MISSING = -1
 _SOURCES = {name: load(name) for name in TRANSITIONS}
 
 
-def _parameters(transition: str) -> list[str]:
+def _parameters(transition: str) -> tuple[str, ...]:
     """What its view takes."""
     view = re.search(rf"CREATE TEMP VIEW {transition} AS\s+SELECT (.*?);", _SOURCES[transition], re.DOTALL)
-    return re.findall(r" AS (\w+)", view[1]) if view else []
+    return tuple(re.findall(r" AS (\w+)", view[1])) if view else ()
 
 
-def _staged(transition: str) -> list[str]:
+def _staged(transition: str) -> tuple[str, ...]:
     """What its staging table takes, after n."""
     table = re.search(rf"CREATE TEMP TABLE {transition}_in \((.*?)\);", _SOURCES[transition], re.DOTALL)
-    return re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", table[1])[1:] if table else []
+    return tuple(re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB)", table[1])[1:]) if table else ()
 
 
-#: How a row is staged, by transition, with a place for each of its values. `Write` says what they may be.
-ROWS = {
-    name: f"(NULL, {', '.join(f'nullif(?, {MISSING})' if column == 'ttl_ms' else '?' for column in columns)})"
-    for name in TRANSITIONS
-    if (columns := _staged(name))
-}
+#: By transition: what its view takes, and the columns after n of its staging table. Rows may leave out the last ones.
+PARAMETERS = {name: _parameters(name) for name in TRANSITIONS}
+STAGED = {name: columns for name in TRANSITIONS if (columns := _staged(name))}
+
+
+def places(transition: str, columns: int) -> str:
+    """How the first values of a row are staged: a place for each. `Write` says what they may be."""
+    return ", ".join(f"nullif(?, {MISSING})" if column == "ttl_ms" else "?" for column in STAGED[transition][:columns])
 
 
 def _alone(transition: str) -> str:
     """One staged row and its transition as one statement: staging it apart costs two more, of 15 us each."""
-    parameters, columns = _parameters(transition), _staged(transition)
-    row = ROWS[transition]
+    parameters, columns = PARAMETERS[transition], STAGED[transition]
+    row = places(transition, len(columns))
     for column in columns:
         row = row.replace("?", f"NEW.{column}", 1)
     values = ", ".join(f"NEW.{name}" for name in parameters)
     names = ", ".join(f"0 AS {name}" for name in (*parameters, *columns))
     steps = (
         f"DELETE FROM {transition}_in",  # noqa: S608 (names of our own files)
-        f"INSERT INTO {transition}_in VALUES {row}",  # noqa: S608
+        f"INSERT INTO {transition}_in VALUES (NULL, {row})",  # noqa: S608
         f"INSERT INTO {transition} VALUES ({values})",  # noqa: S608
     )
     view = f"{transition}_alone"
@@ -134,7 +174,7 @@ def _batch() -> str:
     names = [f"p{n}" for n in range(BATCH_PARAMETERS)]
     parts = [f"CREATE TEMP VIEW batch AS SELECT '' AS transition, {', '.join(f'0 AS {name}' for name in names)};"]
     for transition in COMBINED:
-        values = ", ".join(f"NEW.{name}" for name in names[: len(_parameters(transition))])
+        values = ", ".join(f"NEW.{name}" for name in names[: len(PARAMETERS[transition])])
         body = f"INSERT INTO {transition} VALUES ({values});"  # noqa: S608 (names of our own files)
         parts.append(
             f"CREATE TEMP TRIGGER batch_{transition} INSTEAD OF INSERT ON batch WHEN NEW.transition = '{transition}' "
@@ -143,7 +183,7 @@ def _batch() -> str:
     return "\n".join(parts)
 
 
-_SCRIPT = "\n".join([*_SOURCES.values(), *map(_alone, ROWS), _batch()])
+_SCRIPT = "\n".join([*_SOURCES.values(), *map(_alone, STAGED), _batch()])
 
 
 def install(connection: sqlite3.Connection) -> None:

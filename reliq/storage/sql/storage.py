@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from ...errors import InvalidJobError
+from ...errors import InvalidJobError, QueueFullError
 from ...lifecycle import FINISHED, STORED, State
 from ..base import (
     FALLBACK_MS,
     MAX_BATCH,
+    NO_LIMITS,
     Claim,
     Claimed,
     Doorbell,
     Enqueued,
     Extended,
     Held,
+    Limits,
     NewRecord,
     Outcome,
     Reaped,
+    Schedule,
     Settled,
     Snapshot,
     Storage,
@@ -43,16 +46,19 @@ T = TypeVar("T")
 
 _ENDED = FINISHED | {State.ABSENT}
 # Looking them up costs a third of making them.
-_STATES = {state.value: state for state in State}
+_STATES = {state.value: state for state in State} | {"blocked": State.QUEUED}
 _VERBS = {verb: verb.value for verb in Verb}
 #: The outcomes that did not simply complete their job. Every row fetched hands the interpreter's lock over and back.
 _SETTLED = (
-    "SELECT i.n, o.state, o.is_new FROM settle_in AS i LEFT JOIN settle_out AS o USING (n) "
-    "WHERE o.state IS NOT 'completed' OR NOT o.is_new ORDER BY i.n"
+    "SELECT i.n, o.state, o.is_new, o.news FROM settle_in AS i LEFT JOIN settle_out AS o USING (n) "
+    "WHERE o.state IS NOT 'completed' OR o.is_new <> 1 ORDER BY i.n"
 )
+#: In the cursor of a listing of the queued: blocked ones are next.
+_BLOCKED = -1
 _PAGES = {
     State.SCHEDULED: "list_due", State.FAILING: "list_due", State.QUEUED: "list_queued",
     State.PROCESSING: "list_processing", State.COMPLETED: "list_completed", State.FAILED: "list_failed",
+    State.WAITING: "list_waiting",
 }  # fmt: skip
 
 
@@ -90,7 +96,10 @@ class SqlStorage(Storage):
         for n, job in enumerate(jobs):
             first.setdefault(job.id, n)
         if len(first) == len(jobs):
-            return self._enqueue_distinct(queue, jobs, wait_ms)
+            later = _waits_for_later(jobs, first)
+            if later is None:
+                return self._enqueue_distinct(queue, jobs, wait_ms)
+            return self._enqueue(queue, jobs[:later], wait_ms) + self._enqueue(queue, jobs[later:], wait_ms)
         # The first of each id in one step; the others see what came of it.
         numbers = list(first.values())
         others = sorted(set(range(len(jobs))).difference(numbers))
@@ -107,18 +116,29 @@ class SqlStorage(Storage):
              now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
             for job in jobs
         ]  # fmt: skip
+        # What few jobs have: group, after, is_persistent.
+        has_ties = any(job[10:] != (None, (), False) for job in jobs)
+        staged: list[Row] = rows
+        if has_ties:
+            staged = [(*row, json.dumps(_ties(job))) for row, job in zip(rows, jobs, strict=True)]
         (out,) = self._database.write(
             Write(
-                "enqueue", now, self._opened(queue), staged=rows, ids=[job.id for job in jobs],
-                questions=("SELECT n, status, state, nonce, result, key FROM enqueue_out ORDER BY n",),
+                "enqueue", now, self._opened(queue), int(has_ties), staged=staged, ids=[job.id for job in jobs],
+                questions=("SELECT n, status, state, nonce, result, key, news FROM enqueue_out ORDER BY n",),
+                is_refused=_is_full,
             )
         )  # fmt: skip
+        if _is_full(out):
+            raise QueueFullError(f"queue {queue!r} has no room for {len(jobs)} more: see its max_length")
         answers = [Enqueued(job.id, "queued", State.QUEUED, job.nonce) for job in jobs]
         replaced: list[str] = []
         dues: list[int] = []
         n_queued = len(jobs)
-        for n, status, state, nonce, result, key in out:
+        changes: list[Row] = []
+        for n, status, state, nonce, result, key, news in out:
             job = jobs[n - 1]
+            if news is not None:
+                changes = _loads(news)
             if status != "new" or state != "queued":
                 n_queued -= 1
             if status == "new":
@@ -128,32 +148,34 @@ class SqlStorage(Storage):
                 if key is not None:
                     replaced.append(job.id)
             answers[n - 1] = Enqueued(job.id, status, _STATES[state], nonce, result)
-        self._changed(queue, has_work=n_queued > 0, dues=dues, ended=replaced)
+        # Of those with ties the storage knows whether they may be claimed.
+        self._changed(queue, has_work=n_queued > 0 and not has_ties, dues=dues, ended=replaced, changes=changes)
         return answers
 
     def claim(self, queue: str, worker: Worker, limit: int, *, serial: int, lease_ms: int) -> Claim:
         limit = min(limit, MAX_BATCH)
-        (((more, listed),),) = self._database.write(
+        (((more, listed, ties, wait_ms),),) = self._database.write(
             Write(
                 "claim", self._now_ms(), self._opened(queue), worker.key, worker.runners, worker.ttl_ms,
                 limit, serial, lease_ms, size=max(1, limit),
-                questions=("SELECT more, jobs FROM claim_more ORDER BY rowid",),
+                questions=("SELECT more, jobs, ties, wait_ms FROM claim_more ORDER BY rowid",),
             )
         )  # fmt: skip
         jobs = _loads(listed)
         if jobs or more:
             self._changed(queue, has_work=bool(more))
         from_hex = bytes.fromhex
-        return Claim(
-            [
-                Claimed(
-                    id, from_hex(nonce), token, attempts, max_attempts, created_ms, priority, bool(has_waiter),
-                    from_hex(message),
-                )
-                for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in jobs
-            ],
-            bool(more),
-        )  # fmt: skip
+        claimed = [
+            Claimed(
+                id, from_hex(nonce), token, attempts, max_attempts, created_ms, priority, bool(has_waiter),
+                from_hex(message),
+            )
+            for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in jobs
+        ]  # fmt: skip
+        if ties is not None:
+            for n, group, sequence, is_persistent in _loads(ties):
+                claimed[n] = claimed[n]._replace(group=group, sequence=sequence, is_persistent=bool(is_persistent))
+        return Claim(claimed, bool(more), wait_ms)
 
     def settle(self, queue: str, worker: Worker, outcomes: Sequence[Outcome]) -> list[Settled]:
         answers: list[Settled] = []
@@ -177,8 +199,11 @@ class SqlStorage(Storage):
         states: list[State | None] = [State.COMPLETED] * len(outcomes)
         has_work = False
         dues: list[int] = []
-        for n, name, is_new in out:
+        changes: list[Row] = []
+        for n, name, is_new, news in out:
             outcome = outcomes[n - 1]
+            if news is not None:
+                changes = _loads(news)
             state = states[n - 1] = None if name is None else _STATES[name]
             if is_new and state is State.FAILING:
                 dues.append(now + outcome.delay_ms)
@@ -186,7 +211,7 @@ class SqlStorage(Storage):
                 has_work = True
         # Whoever waits for one that had ended before looks once more for nothing.
         ended = [outcome.id for outcome, state in zip(outcomes, states, strict=True) if state in _ENDED]
-        self._changed(queue, has_work=has_work, dues=dues, ended=ended)
+        self._changed(queue, has_work=has_work, dues=dues, ended=ended, changes=changes)
         return [Settled(outcome.id, state) for outcome, state in zip(outcomes, states, strict=True)]
 
     def extend(
@@ -209,20 +234,26 @@ class SqlStorage(Storage):
     def leave(self, queue: str, worker_key: str) -> int:
         recovered = 0
         while True:
-            (changes,) = self._database.write(
+            changes, ((n,),) = self._database.write(
                 Write(
                     "leave", self._now_ms(), self._opened(queue), worker_key, MAX_BATCH,
-                    questions=("SELECT event, id FROM change ORDER BY n",),
+                    questions=("SELECT event, id FROM change ORDER BY n", "SELECT n FROM leave_out"),
                 )
             )  # fmt: skip
             self._followed(queue, changes)
-            recovered += len(changes)
-            if len(changes) < MAX_BATCH:
+            recovered += n
+            if n < MAX_BATCH:
                 return recovered
 
-    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> list[str]:
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, running: bool = False, nonces: Sequence[bytes] | None = None
+    ) -> list[str]:
         statuses: list[str] = []
-        for batch in _chunks(ids, by_id=lambda id: id):
+        named = [
+            (id, None if nonces is None else nonce.hex().upper())
+            for id, nonce in zip(ids, (b"",) * len(ids) if nonces is None else nonces, strict=True)
+        ]
+        for batch in _chunks(named, by_id=lambda item: item[0]):
             out, changes = self._database.write(
                 Write(
                     "cancel", self._now_ms(), self._opened(queue), json.dumps(list(batch)), int(running),
@@ -235,10 +266,13 @@ class SqlStorage(Storage):
 
     def reap(self, queue: str, *, interval_ms: int, limit: int = MAX_BATCH) -> Reaped:
         now = self._now_ms()
-        changes, ((more, next_due_ms),) = self._database.write(
+        changes, ((more, next_due_ms),), ticks = self._database.write(
             Write(
                 "reap", now, self._opened(queue), interval_ms, min(limit, MAX_BATCH),
-                questions=("SELECT event, id FROM change ORDER BY n", "SELECT more, next_due_ms FROM reap_out"),
+                questions=(
+                    "SELECT event, id FROM change ORDER BY n", "SELECT more, next_due_ms FROM reap_out",
+                    "SELECT name, spec, next_ms FROM reap_tick ORDER BY rowid",
+                ),
             )
         )  # fmt: skip
         self._followed(queue, changes)
@@ -246,6 +280,8 @@ class SqlStorage(Storage):
             [(name, id) for name, id in changes if name in ("stalled", "failed", "cancelled", "expired")],
             bool(more),
             None if next_due_ms is None else max(0, next_due_ms - now),
+            tuple(Schedule(*tick) for tick in ticks),
+            now,
         )
 
     def wait(
@@ -283,27 +319,27 @@ class SqlStorage(Storage):
         revived: list[str] = []
         batches: Iterable[str | None] = [None] if ids is None else (json.dumps(list(batch)) for batch in _chunks(ids))
         for batch in batches:
-            (out,) = self._database.write(
+            out, changes = self._database.write(
                 Write(
                     "revive", self._now_ms(), self._opened(queue), batch, min(limit, MAX_BATCH),
-                    questions=("SELECT id FROM revive_out ORDER BY n",),
+                    questions=("SELECT id FROM revive_out ORDER BY n", "SELECT event, id FROM change ORDER BY n"),
                 )
             )  # fmt: skip
-            self._changed(queue, has_work=bool(out))
+            self._followed(queue, changes)
             revived += [id for (id,) in out]
         return revived
 
     def discard(self, queue: str, ids: Sequence[str]) -> list[str]:
         discarded: list[str] = []
         for batch in _chunks(ids):
-            (out,) = self._database.write(
+            out, changes = self._database.write(
                 Write(
                     "discard", self._now_ms(), self._opened(queue), json.dumps(list(batch)),
-                    questions=("SELECT id FROM discard_out ORDER BY n",),
+                    questions=("SELECT id FROM discard_out ORDER BY n", "SELECT event, id FROM change ORDER BY n"),
                 )
             )  # fmt: skip
             gone = [id for (id,) in out]
-            self._changed(queue, ended=gone)
+            self._changed(queue, ended=gone, changes=changes)
             discarded += gone
         return discarded
 
@@ -319,7 +355,82 @@ class SqlStorage(Storage):
         if not paused:
             self._changed(queue, has_work=self._has_work(queue))
 
+    def delete(self, queue: str) -> int:
+        deleted = is_gone = 0
+        more = 1
+        while more:
+            (((n, is_gone, more),), changes) = self._database.write(
+                Write(
+                    "delete_queue", self._now_ms(), self._opened(queue), is_gone,
+                    questions=(
+                        "SELECT n, is_gone, more FROM delete_out", "SELECT event, id FROM change ORDER BY n",
+                    ),
+                )
+            )  # fmt: skip
+            deleted += int(n)
+            self._changed(queue, ended=self._wakeups.waited().get(queue, []), changes=changes)
+        return deleted
+
+    def progress(self, queue: str, held: Held, data: bytes) -> bool:
+        (out,) = self._database.write(
+            Write(
+                "progress", self._now_ms(), self._opened(queue), held.id, held.nonce, held.token, data,
+                questions=("SELECT 1 FROM progress_out",),
+            )
+        )  # fmt: skip
+        self._changed(queue)
+        return bool(out)
+
+    # -- settings ---------------------------------------------------------------------
+
+    def limits(self, queue: str) -> Limits:
+        qid = self._known(queue)
+        rows = [] if qid is None else self._ask("limits", qid=qid)
+        return Limits(*rows[0]) if rows else NO_LIMITS
+
+    def set_limits(self, queue: str, limits: Limits, *, only_new: bool = False) -> Limits:
+        self._database.write(
+            Write(
+                "set_limits", self._now_ms(), self._opened(queue), limits.rate, limits.rate_ms, limits.max_concurrency,
+                limits.max_length, limits.group_concurrency, int(only_new),
+            )
+        )  # fmt: skip
+        self._changed(queue, has_work=self._has_work(queue))
+        return self.limits(queue)
+
+    def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
+        is_stored = self._schedule("put_schedule", queue, *schedule, int(only_new))
+        if is_stored:
+            self._changed(queue, dues=[schedule.next_ms])
+        return is_stored
+
+    def move_schedule(self, queue: str, name: str, was_ms: int, next_ms: int) -> bool:
+        is_moved = self._schedule("move_schedule", queue, name, was_ms, next_ms)
+        if is_moved and next_ms < was_ms:
+            self._changed(queue, dues=[next_ms])
+        return is_moved
+
+    def remove_schedule(self, queue: str, name: str) -> bool:
+        return self._schedule("remove_schedule", queue, name)
+
+    def _schedule(self, transition: str, queue: str, *parameters: Any) -> bool:
+        (out,) = self._database.write(
+            Write(
+                transition, self._now_ms(), self._opened(queue), *parameters,
+                questions=("SELECT 1 FROM schedule_out",),
+            )
+        )  # fmt: skip
+        return bool(out)
+
+    def schedules(self, queue: str) -> list[Schedule]:
+        qid = self._known(queue)
+        return [] if qid is None else [Schedule(*row) for row in self._ask("schedules", qid=qid)]
+
     # -- reading ----------------------------------------------------------------------
+
+    def backlog(self, queue: str) -> int:
+        qid = self._known(queue)
+        return 0 if qid is None else int(self._ask("backlog", qid=qid, now_ms=self._now_ms())[0][0])
 
     def read(self, queue: str, ids: Sequence[str], *, payload: bool = True) -> list[Snapshot]:
         return [snapshot for batch in _chunks(ids) for snapshot in self._snapshots(queue, batch, b"", payload=payload)]
@@ -329,7 +440,10 @@ class SqlStorage(Storage):
         if qid is None or state not in _PAGES:
             return [], None
         a, b = (None, None) if cursor is None else _parse_cursor(cursor)
-        rows = self._ask(_PAGES[state], qid=qid, now_ms=self._now_ms(), state=state.value, a=a, b=b, limit_n=limit)
+        page = {"qid": qid, "now_ms": self._now_ms(), "state": state.value, "a": a, "b": b}
+        rows = [] if state is State.QUEUED and a == _BLOCKED else self._ask(_PAGES[state], **page, limit_n=limit)
+        if state is State.QUEUED and len(rows) < limit:
+            rows += self._ask("list_blocked", **page, limit_n=limit - len(rows))
         return [row[0] for row in rows], f"{rows[-1][1]}:{rows[-1][2]}" if rows and len(rows) == limit else None
 
     def counts(self, queue: str) -> dict[State, int]:
@@ -405,10 +519,21 @@ class SqlStorage(Storage):
         return qid
 
     def _changed(
-        self, queue: str, *, has_work: bool = False, dues: Sequence[int] = (), ended: Sequence[str] = ()
+        self,
+        queue: str,
+        *,
+        has_work: bool = False,
+        dues: Sequence[int] = (),
+        ended: Sequence[str] = (),
+        changes: Sequence[Row] = (),
     ) -> None:
-        """After a commit: wake whom it concerns, here and in other processes."""
+        """After a commit: wake whom it concerns, here and in other processes. ``changes``: more, (event, id)."""
         is_due_sooner = bool(dues) and self._next_due(queue) in dues
+        if changes:
+            events = {name for name, _ in changes}
+            has_work = has_work or not events.isdisjoint(("ready", "stalled"))
+            is_due_sooner = is_due_sooner or "scheduled" in events
+            ended = [*ended, *(id for name, id in changes if name in ("failed", "cancelled", "expired", "purged"))]
         if has_work:
             self._wakeups.ring(queue, "work")
         if is_due_sooner:
@@ -421,15 +546,11 @@ class SqlStorage(Storage):
     def _followed(self, queue: str, changes: Sequence[Row]) -> None:
         """``_changed`` for a list of (event, id)."""
         if changes:
-            self._changed(
-                queue,
-                has_work=any(name in ("queued", "stalled") for name, _ in changes),
-                ended=[id for name, id in changes if name in ("failed", "cancelled", "expired", "purged")],
-            )
+            self._changed(queue, changes=changes)
 
     def _has_work(self, queue: str) -> bool:
         qid = self._known(queue)
-        return qid is not None and bool(self._ask("has_work", qid=qid)[0][0])
+        return qid is not None and bool(self._ask("has_work", qid=qid, now_ms=self._now_ms())[0][0])
 
     def _next_due(self, queue: str) -> int | None:
         qid = self._known(queue)
@@ -491,15 +612,35 @@ def _parse_cursor(cursor: str) -> tuple[int, int]:
 
 def _snapshot(row: Row) -> Snapshot:
     (_, id, is_live, cause, state, nonce, created_ms, updated_ms, attempts, max_attempts, token, priority, due_ms,
-     expires_ms, holder, is_cancelling, is_exhausted, result, errors, message) = row  # fmt: skip
+     expires_ms, holder, is_cancelling, is_exhausted, result, errors, message, group, sequence, is_persistent,
+     progress) = row  # fmt: skip
     if not is_live:
         return Snapshot(id, State.ABSENT, cause)
     return Snapshot(
-        id, State(state), "", nonce, created_ms, updated_ms, attempts, max_attempts, token, priority, due_ms,
+        id, _STATES[state], "", nonce, created_ms, updated_ms, attempts, max_attempts, token, priority, due_ms,
         expires_ms, holder, bool(is_cancelling), bool(is_exhausted), result,
         tuple((at, worker, attempt, bytes.fromhex(data)) for at, worker, attempt, data in json.loads(errors)),
-        message or b"",
+        message or b"", group, sequence, bool(is_persistent), progress,
     )  # fmt: skip
+
+
+def _is_full(rows: Sequence[Row]) -> bool:
+    """Whether an enqueue was refused by the queue's length."""
+    return bool(rows) and rows[0][1] == "full"
+
+
+def _ties(job: NewRecord) -> dict[str, Any]:
+    """What ties the job to others, without what does not."""
+    ties = {"group": job.group, "after": job.after or None, "is_persistent": job.is_persistent or None}
+    return {name: value for name, value in ties.items() if value is not None}
+
+
+def _waits_for_later(jobs: Sequence[NewRecord], numbers: Mapping[str, int]) -> int | None:
+    """The number of the job behind the first one that names a later one in its ``after``."""
+    for n, job in enumerate(jobs):
+        if job.after and any(numbers.get(id, -1) > n for id in job.after):
+            return n + 1
+    return None
 
 
 def _chunks(items: Sequence[T], by_id: Callable[[T], str] | None = None) -> Iterator[Sequence[T]]:

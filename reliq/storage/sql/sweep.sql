@@ -1,7 +1,7 @@
 -- Takes away up to `limit_n` of each: expired results, expired records, old tombstones, what a purge left.
 -- A part of other transitions, so that a store without any worker stays bounded too.
 -- In:  INSERT INTO sweep (now_ms, qid, limit_n)
--- Out: change ('expired' | 'purged', id) per record.
+-- Out: change ('expired' | 'purged', id) per record, and what `follow` adds.
 CREATE TEMP TABLE change (n INTEGER PRIMARY KEY, event TEXT NOT NULL, id TEXT NOT NULL);
 CREATE TEMP VIEW sweep AS SELECT 0 AS now_ms, 0 AS qid, 0 AS limit_n;
 CREATE TEMP TRIGGER sweep_do INSTEAD OF INSERT ON sweep BEGIN

@@ -12,7 +12,11 @@ CREATE TEMP TRIGGER update_ttl_do INSTEAD OF INSERT ON update_ttl BEGIN
     FROM job WHERE qid = NEW.qid AND id = NEW.id AND {live};
     INSERT INTO update_ttl_out (status) SELECT 'not_found' WHERE NOT EXISTS (SELECT 1 FROM update_ttl_out);
     UPDATE job
-    SET result_until_ms = iif(state = 'completed', NEW.now_ms + NEW.ttl_ms, NULL), sweep_ms = NEW.now_ms + NEW.ttl_ms,
+    SET result_ttl_ms = iif(state = 'completed', NEW.ttl_ms, result_ttl_ms),
+        result_until_ms = iif(state = 'completed', NEW.now_ms + NEW.ttl_ms, NULL), sweep_ms = NEW.now_ms + NEW.ttl_ms,
         expires_ms = max(NEW.now_ms + NEW.ttl_ms, ifnull(dedup_until_ms, 0))
-    WHERE key = (SELECT key FROM update_ttl_out WHERE status = 'updated');
+    WHERE key = (SELECT key FROM update_ttl_out WHERE status = 'updated') AND expires_ms <> {never};
+    -- A pinned one begins it when it is let go.
+    UPDATE job SET result_ttl_ms = NEW.ttl_ms
+    WHERE key = (SELECT key FROM update_ttl_out WHERE status = 'updated') AND expires_ms = {never};
 END;
