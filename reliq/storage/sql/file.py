@@ -224,7 +224,10 @@ class _FileDatabase(Database):
         (mode,) = self._retry(connection, "PRAGMA journal_mode", ())[0]
         if mode != "wal":
             raise StorageCorruptError(f"{self._path} is in journal mode {mode!r}, not WAL: somebody else changed it")
-        for pragma in (f"synchronous = {self._synchronous}", "temp_store = MEMORY", "cache_size = -16000"):
+        # On macOS only a full fsync empties the cache of the disk itself; elsewhere it says nothing.
+        full = int(self._synchronous == "FULL")
+        pragmas = (f"synchronous = {self._synchronous}", f"fullfsync = {full}", "temp_store = MEMORY")
+        for pragma in (*pragmas, "cache_size = -16000"):
             self._retry(connection, f"PRAGMA {pragma}", ())
         install(connection)
         self._refuse_read_only(connection)
@@ -235,7 +238,7 @@ class _FileDatabase(Database):
         try:
             connection.execute("DELETE FROM queue WHERE 0")
         except sqlite3.OperationalError as error:
-            if (error.sqlite_errorname or "").startswith("SQLITE_READONLY"):
+            if (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY"):
                 raise StorageUnavailableError(
                     f"{self._path} can be read but not written, so it is not used; let user {_user()} write it and "
                     "the files beside it, and try again"
