@@ -14,7 +14,9 @@ import pytest
 
 pytest.register_assert_rewrite("reliq.testing", "tests.model")
 
-from .servers import RedisServer, ServerError  # noqa: E402  (only what is imported later has its assertions rewritten)
+# Only what is imported later has its assertions rewritten.
+from .file.many import Children, started  # noqa: E402
+from .servers import RedisServer, ServerError  # noqa: E402
 
 #: How long threads, children and sockets of a test may take to end after it.
 LINGER_SECONDS = 5.0
@@ -28,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # -- servers --------------------------------------------------------------------------
 
-_session_servers: set[int] = set()
+_session_children: set[int] = set()
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +50,7 @@ def redis_url() -> Iterator[str]:
             pytest.fail(f"RELIQ_REQUIRE_REDIS=1, but there is no server: {error}")
         pytest.skip(f"no Redis or Valkey server: {error}")
     if server.pid is not None:
-        _session_servers.add(server.pid)
+        _session_children.add(server.pid)
     yield server.url
     server.close()
 
@@ -72,6 +74,17 @@ def redis_prefix(redis_url: str) -> Iterator[str]:
     assert not strays, f"keys outside of the prefix: {strays}"
 
 
+# -- processes ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def file_children() -> Iterator[Children]:
+    """Processes that use directories together, for the whole run."""
+    with started() as children:
+        _session_children.update(children.pids)
+        yield children
+
+
 # -- leaks ----------------------------------------------------------------------------
 
 
@@ -81,7 +94,7 @@ def no_leaks() -> Iterator[None]:
     threads, children, sockets = set(threading.enumerate()), _children(), _sockets()
     yield
     _gone("threads", lambda: {thread for thread in threading.enumerate() if thread.is_alive()} - threads)
-    _gone("child processes", lambda: _children() - children - _session_servers)
+    _gone("child processes", lambda: _children() - children - _session_children)
     _gone("sockets or watches", lambda: _sockets() - sockets)
 
 

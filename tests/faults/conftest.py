@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +36,23 @@ def server() -> Iterator[RedisServer]:
 def bench(server: RedisServer, tmp_path: Path) -> Iterator[Bench]:
     with Bench(server, tmp_path) as bench:
         yield bench
+
+
+def mounted(point: Path, *arguments: object) -> None:
+    """Mount something on ``point``; skips where that is not possible."""
+    point.mkdir(exist_ok=True)
+    mount = shutil.which("mount")
+    if sys.platform != "linux" or mount is None or os.getuid() != 0:
+        pytest.skip("mounting a file system needs Linux and root")
+    done = subprocess.run([mount, *map(str, arguments), point], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this cannot be mounted here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    point = tmp_path / "small"
+    mounted(point, "-t", "tmpfs", "-o", "size=8m", "tmpfs")
+    yield point
+    subprocess.run(["umount", point], check=True)

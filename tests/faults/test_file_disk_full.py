@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +12,6 @@ from reliq.storage.sql.check import check
 from reliq.storage.sql.file import FileStorage
 
 from .file_programs import QUEUE, FileProgram
-
-
-@pytest.fixture
-def tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MB."""
-    point = tmp_path / "small"
-    point.mkdir()
-    mount = shutil.which("mount")
-    if sys.platform != "linux" or mount is None or os.getuid() != 0:
-        pytest.skip("mounting a file system needs Linux and root")
-    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", point], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield point
-    subprocess.run(["umount", point], check=True)
 
 
 def _on_tmpfs(tmpfs: Path, **config: Any) -> tuple[Path, dict[str, Any]]:

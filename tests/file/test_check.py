@@ -115,6 +115,35 @@ def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "integrity" in output.out or "damaged" in output.err
 
 
+def test_of_a_badly_damaged_file_it_says_what_else_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was `reliq check` that was asked: its error must not send people to it again."""
+    storage = FileStorage(tmp_path / "queue")
+    storage.enqueue("q", [record(f"job-{n}") for n in range(200)])
+    storage.close()
+    path = tmp_path / "queue" / "queue.db"
+    data = path.read_bytes()
+    for kept in (0, 4_096):  # nothing is left, or no more than the page that says what the file is
+        path.write_bytes(data[:kept] + os.urandom(len(data) - kept))
+        assert main(["check", str(tmp_path / "queue")]) == 1
+        text = capsys.readouterr().err
+        assert "too damaged to be looked over" in text
+        assert "restore it from a backup" in text
+        assert "reliq check" not in text.replace("reliq check: ", "")
+
+
+def test_a_file_that_cannot_be_opened_is_told(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorname = "SQLITE_CANTOPEN"
+        raise error
+
+    monkeypatch.setattr("reliq.storage.sql.check._check", refuse)
+    assert main(["check", str(directory)]) == 1
+    assert "where its file system is read-only check a copy" in capsys.readouterr().err
+
+
 def test_long_work_is_told(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     clock = iter(range(10_000_000))

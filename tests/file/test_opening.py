@@ -37,6 +37,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 def test_durability_is_the_level_of_synchronous(tmp_path: Path, durability: str, level: int) -> None:
     storage = FileStorage(tmp_path / "queue", durability)  # type: ignore[arg-type]
     assert storage._database.run("PRAGMA synchronous", {}) == [(level,)]
+    assert storage._database.run("PRAGMA fullfsync", {}) == [(int(level == 2),)]
     assert storage._database.run("PRAGMA journal_mode", {}) == [("wal",)]
     storage.close()
 

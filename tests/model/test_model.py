@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from reliq.storage.base import Storage
 
+from ..file.many import Children, many_processes
 from .machine import StorageMachine
 
 # Making a failure shorter takes minutes: RELIQ_MODEL_SHRINK=1 asks for it.
@@ -56,6 +57,25 @@ def test_file(tmp_path: Path, profile: settings) -> None:
 
     numbers = itertools.count()
     check(lambda: FileStorage(tmp_path / str(next(numbers)), durability="os"), profile)
+
+
+@pytest.mark.slow
+def test_file_processes(file_children: Children, tmp_path: Path) -> None:
+    numbers = itertools.count()
+    check(lambda: many_processes(file_children, tmp_path / str(next(numbers)), durability="os"), THOROUGH)
+
+
+def test_control_processes_on_several_directories_differ_from_the_model(
+    file_children: Children, tmp_path: Path
+) -> None:
+    apart = itertools.count()
+
+    def make() -> Storage:
+        number = next(apart)
+        return many_processes(file_children, *(tmp_path / f"{number}-{child}" for child in "abc"), durability="os")
+
+    with pytest.raises(AssertionError):
+        check(make, QUICK)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

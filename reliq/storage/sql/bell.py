@@ -216,10 +216,14 @@ class Bell(FileSystemEventHandler):
                 if self._is_closed:
                     return
                 is_rung, self._is_rung = self._is_rung, False
-                if is_rung and self._is_announced and not self._is_needed():
-                    # Under the lock: a new sleeper counts itself before it asks for this announcement.
-                    _remove(self._asleep_path)
+                if is_rung and self._is_announced:
+                    # A new sleeper counts itself, then asks whether it is announced. Withdrawn before the count
+                    # is read: it is either counted, or it sees that and announces itself after this.
                     self._is_announced = False
+                    if self._is_needed():
+                        self._is_announced = True
+                    else:
+                        _remove(self._asleep_path)
             if is_rung:
                 try:
                     self._answer()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import StorageError
+from ...errors import StorageCorruptError, StorageError, StorageUnavailableError
 from ...lifecycle import STORED
 from .connection import translated
 from .migrations import SCHEMA_VERSION
@@ -66,9 +66,25 @@ def check(directory: Path, tell: Callable[[str], None] = lambda _: None) -> Repo
         connection.execute("PRAGMA query_only = ON")
         return _check(connection, directory, tell)
     except sqlite3.Error as error:
-        raise translated(error, str(path), 10) from error
+        raise _told(error, path) from error
     finally:
         connection.close()
+
+
+def _told(error: sqlite3.Error, path: Path) -> StorageError:
+    known = translated(error, str(path), 10)
+    if isinstance(known, StorageCorruptError):
+        return StorageCorruptError(
+            f"{path} is too damaged to be looked over ({error}); stop its users, keep a copy of its directory, restore "
+            f"it from a backup, or save what is left of it: sqlite3 {path} .recover"
+        )
+    if (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_CANTOPEN"):
+        # A log needs its index, which SQLite makes anew where nobody has the file open.
+        return StorageUnavailableError(
+            f"{path} cannot be opened by this user; become its owner, or where its file system is read-only check a "
+            "copy of the whole directory"
+        )
+    return known
 
 
 def _check(connection: sqlite3.Connection, directory: Path, tell: Callable[[str], None]) -> Report:

@@ -58,7 +58,11 @@ class FileStorage(SqlStorage):
     def subscribe(self, queue: str, listener: Callable[[str, str], None]) -> Callable[[], None]:
         self._file.make_root()
         self._bell.listen(True)
-        unsubscribe = super().subscribe(queue, listener)
+        try:
+            unsubscribe = super().subscribe(queue, listener)
+        except BaseException:
+            self._bell.listen(not self._dispatcher.is_idle)
+            raise
 
         def end() -> None:
             unsubscribe()
@@ -164,13 +168,14 @@ class _FileDatabase(Database):
         check_version()
         try:
             self._make_root()
+            self._try_to_write()
             if not self._path.exists():
                 with self._exclusive():
                     self._make_file()
             self._identity = self._present()
             connection = self._connected()
         except OSError as error:
-            raise StorageUnavailableError(f"{self._root} cannot be used: {error}") from error
+            raise _unusable(self._root, error) from error
         try:
             self._set_up(connection)
         except BaseException:
@@ -219,9 +224,25 @@ class _FileDatabase(Database):
         (mode,) = self._retry(connection, "PRAGMA journal_mode", ())[0]
         if mode != "wal":
             raise StorageCorruptError(f"{self._path} is in journal mode {mode!r}, not WAL: somebody else changed it")
-        for pragma in (f"synchronous = {self._synchronous}", "temp_store = MEMORY", "cache_size = -16000"):
+        # On macOS only a full fsync empties the cache of the disk itself; elsewhere it says nothing.
+        full = int(self._synchronous == "FULL")
+        pragmas = (f"synchronous = {self._synchronous}", f"fullfsync = {full}", "temp_store = MEMORY")
+        for pragma in (*pragmas, "cache_size = -16000"):
             self._retry(connection, f"PRAGMA {pragma}", ())
         install(connection)
+        self._refuse_read_only(connection)
+
+    def _refuse_read_only(self, connection: sqlite3.Connection) -> None:
+        # One that can only read would be kept for questions, and keep every later one of this process
+        # from writing: they share its view of the log. Being busy means that it may write.
+        try:
+            connection.execute("DELETE FROM queue WHERE 0")
+        except sqlite3.OperationalError as error:
+            if (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY"):
+                raise StorageUnavailableError(
+                    f"{self._path} can be read but not written, so it is not used; let user {_user()} write it and "
+                    "the files beside it, and try again"
+                ) from error
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
         version = self._version(connection)  # somebody else may have been first
@@ -244,7 +265,7 @@ class _FileDatabase(Database):
         try:
             self._make_root()
         except OSError as error:
-            raise StorageUnavailableError(f"{self._root} cannot be used: {error}") from error
+            raise _unusable(self._root, error) from error
 
     def _make_root(self) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -255,6 +276,11 @@ class _FileDatabase(Database):
             raise StorageError(f"{self._root} belongs to user {status.st_uid}, not {os.getuid()}; use one of your own")
         places.refuse_network(self._root)
         (self._root / "bell").mkdir(mode=0o700, exist_ok=True)
+
+    def _try_to_write(self) -> None:
+        # Where it may not write SQLite opens for reading, or says no more than that it cannot. The lock
+        # file, unlike SQLite's, may be closed at any time.
+        os.close(os.open(self._root / "lock", os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
 
     def _make_file(self) -> None:
         # SQLite gives its other files the mode of this one. It gets its name when it is closed
@@ -304,6 +330,32 @@ class _FileDatabase(Database):
     def resume_in_child(self) -> None:
         self._read_lock = threading.Lock()
         super().resume_in_child()
+
+
+#: What to do about an error of the operating system.
+_REMEDIES = {
+    errno.EROFS: "its file system is read-only; make it writable (mount -o remount,rw) or use another directory",
+    errno.ENOSPC: "no space is left there; free some",
+    errno.EDQUOT: "the quota is used up; free some space there",
+    errno.ENOTDIR: "something on the path is no directory; use another directory",
+    errno.EEXIST: "something that is no directory has its name; use another directory",
+    errno.ELOOP: "a symbolic link is in the way; name the directory itself and keep links out of it",
+    errno.EMFILE: "this process has too many files open; raise its limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many files open; raise fs.file-max",
+    errno.EIO: "its disk does not work; check it",
+}
+
+
+def _unusable(root: Path, error: OSError) -> StorageUnavailableError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        remedy = f"user {_user()} may not; check the owners and modes of it and of the directories above"
+    else:
+        remedy = _REMEDIES.get(error.errno or 0, "check that it is a directory on a local disk")
+    return StorageUnavailableError(f"{root} cannot be used, nothing was written: {remedy} ({error})")
+
+
+def _user() -> int | str:
+    return os.getuid() if hasattr(os, "getuid") else "of this process"
 
 
 def _sync_directory(path: Path) -> None:
