@@ -270,7 +270,8 @@ def test_without_cronsim_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "how", [{"every": 0.5}, {"cron": "0 2 * * *", "tz": "Europe/Berlin", "missed": "all"}, {"every": 9, "missed": "skip"}]
+    "how",
+    [{"every": 0.5}, {"cron": "0 2 * * *", "tz": "Europe/Berlin", "missed": "all"}, {"every": 9, "missed": "skip"}],
 )
 def test_bytes_and_back(how: dict[str, Any]) -> None:
     made = spec(**how)
