@@ -33,6 +33,14 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "serde": (("errors", "lifecycle", "retry"), "values to bytes, whatever carries them"),
     "message": (("errors", "lifecycle", "retry", "serde"), "the envelope is a format, not a place"),
     "job": (("errors", "lifecycle", "retry", "serde", "message"), "what people see of a job talks to no storage"),
+    "service": (("errors",), "a thread with a stop event knows nothing of jobs"),
+    "storage.base": (_VALUES, "the contract is written in plain values; it must not know who keeps it"),
+    "storage.registry": (
+        ("errors", "storage.base", "storage.sql", "storage.redis"),
+        "it makes storages by URL, and is the only one that knows them all",
+    ),
+    "storage.sql": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
+    "storage.redis": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
     "cron": (("errors",), "it adapts one library"),
     "schedule": (
         ("errors", "lifecycle", "validate", "storage.base", "cron"),
@@ -42,14 +50,6 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("errors", "job", "schedule", "storage.base"),
         "any reaper carries out any schedule, so nothing of a queue's options may be needed",
     ),
-    "service": (("errors",), "a thread with a stop event knows nothing of jobs"),
-    "storage.base": (_VALUES, "the contract is written in plain values; it must not know who keeps it"),
-    "storage.registry": (
-        ("errors", "storage.base", "storage.sql", "storage.redis"),
-        "it makes storages by URL, and is the only one that knows them all",
-    ),
-    "storage.sql": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
-    "storage.redis": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
 }
 
 #: What the parts above the storages must never name: (importers, forbidden, why).
