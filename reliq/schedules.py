@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -86,7 +87,9 @@ class Schedules:
         for field in ("id", "delay", "at", "after", "persistent"):
             if options.get(field) is not None:
                 raise InvalidJobError(f"{field} is not for a schedule: its ticks say when, and which job")
-        spec = Spec.make(queue._record(f"{name}@", payload, options), cron=cron, every=every, tz=tz, missed=missed)
+        # In a context of its own: a schedule that a handler makes is not part of that handler's job.
+        job = Context().run(queue._record, f"{name}@", payload, options)
+        spec = Spec.make(job, cron=cron, every=every, tz=tz, missed=missed)
         data = spec.encode()
         for _ in range(_TRIES):
             found = self._find(name)

@@ -286,13 +286,15 @@ def test_a_job_without_a_group() -> None:
 
 def _broken() -> list[bytes]:
     good = json.loads(spec(every=1).encode())
-    changed: list[Any] = [[], None, 1, {}, {**good, "v": FORMAT + 1}, {**good, "cron": "* * * * *"}]
-    for field, value in [("every_ms", 0), ("every_ms", True), ("every_ms", None), ("missed", "x"), ("missed", []),
-                         ("tz", 1), ("job", [])]:  # fmt: skip
-        changed.append({**good, field: value})
-    for field, value in [("message", "%"), ("message", 1), ("max_attempts", 0), ("priority", "1"), ("group", 1),
-                         ("result_ttl_ms", 0.5)]:  # fmt: skip
-        changed.append({**good, "job": {**good["job"], field: value}})
+    outer: list[tuple[str, Any]] = [
+        ("v", FORMAT + 1), ("cron", "* * * * *"), ("every_ms", 0), ("every_ms", True), ("every_ms", None), ("tz", 1),
+        ("missed", "x"), ("missed", []), ("job", []),
+    ]  # fmt: skip
+    inner: list[tuple[str, Any]] = [
+        ("message", "%"), ("message", 1), ("max_attempts", 0), ("priority", "1"), ("group", 1), ("result_ttl_ms", 0.5),
+    ]  # fmt: skip
+    changed = [[], None, 1, {}, *({**good, name: value} for name, value in outer)]
+    changed += [{**good, "job": {**good["job"], name: value}} for name, value in inner]
     return [b"", b"\xff", b"[" * 100_000, *(json.dumps(fields).encode() for fields in changed)]
 
 
