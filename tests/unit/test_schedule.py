@@ -293,7 +293,7 @@ def _broken() -> list[bytes]:
     inner: list[tuple[str, Any]] = [
         ("message", "%"), ("message", 1), ("max_attempts", 0), ("priority", "1"), ("group", 1), ("result_ttl_ms", 0.5),
     ]  # fmt: skip
-    changed = [[], None, 1, {}, *({**good, name: value} for name, value in outer)]
+    changed: list[Any] = [[], None, 1, {}, *({**good, name: value} for name, value in outer)]
     changed += [{**good, "job": {**good["job"], name: value}} for name, value in inner]
     return [b"", b"\xff", b"[" * 100_000, *(json.dumps(fields).encode() for fields in changed)]
 
