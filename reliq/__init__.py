@@ -56,6 +56,7 @@ from .manual import ClaimedJob
 from .queue import Queue
 from .reaper import Reaper
 from .retry import Backoff
+from .schedules import ScheduleInfo, Schedules
 from .serde import JsonSerde, RawSerde, Serde, content_id
 from .storage.base import Storage
 from .worker.execution import Execution
@@ -104,6 +105,8 @@ __all__ = [
     "ReliqError",
     "ResultExpiredError",
     "Retry",
+    "ScheduleInfo",
+    "Schedules",
     "Serde",
     "SerdeError",
     "State",

@@ -36,6 +36,7 @@ from .lifecycle import LIVE, State
 from .listing import list_jobs, listed_snapshots, payload_of, to_status
 from .manual import ClaimedJob, ManualWorker
 from .options import LIMIT_NAMES, JobArguments, JobOptions, QueueArguments, QueueOptions, change_limits
+from .schedules import ScheduleArguments, ScheduleInfo, Schedules
 from .serde import as_bytes, content_id
 from .storage import registry
 from .storage.base import MAX_BATCH, NO_LIMITS, Enqueued, NewRecord, Snapshot, Storage
@@ -71,6 +72,7 @@ class Queue:
         self.options = QueueOptions(**options)
         self.function: Handler | None = None
         self.dead_letters = DeadLetters(self)
+        self.schedules = Schedules(self)
         #: Limits that the storage has not been told yet.
         self._new_limits = self.options.given_limits()
         self._defaults = JobOptions.default(self.options)
@@ -204,6 +206,13 @@ class Queue:
         # A repeated enqueue may find its own job finished: then nobody replies, look at the state.
         registered = waiter if answer.state in LIVE else None
         return self._join(record.id, timeout, deadline, answer.nonce, registered)
+
+    def schedule(self, name: str, **arguments: Unpack[ScheduleArguments]) -> ScheduleInfo:
+        """Enqueue a job at each tick of ``cron="*/5 * * * *"`` or ``every=30``, until ``schedules.remove(name)``.
+
+        The arguments are those of :meth:`~reliq.schedules.Schedules.put`. Any pool or reaper of the queue carries it out.
+        """
+        return self.schedules.put(name, **arguments)
 
     def wait(self, id: str, timeout: float = 30.0) -> Any:
         """Wait for a job that was enqueued earlier; its result. Raises as :meth:`call`, and JobNotFoundError."""

@@ -1,4 +1,4 @@
-"""Upkeep of queues: recovers stalled jobs, promotes due ones, removes what expired."""
+"""Upkeep of queues: recovers stalled jobs, promotes due ones, carries out schedules, removes what expired."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .job import Event
 from .queue import Queue
 from .service import Service
 from .storage.base import Doorbell, Storage
+from .ticks import Ticker
 from .validate import check_items, check_queue_name, check_seconds, to_ms
 from .worker.outage import Outage, pause_after
 
@@ -24,11 +25,12 @@ INTERVAL_S = 1.0
 
 
 class Reaper:
-    """Looks after queues, every second and whenever a delayed job is due. Any number may run.
+    """Looks after queues, every second and whenever a delayed job or a schedule's tick is due. Any number may run.
 
     ``target`` is a Queue, several, or a Storage; with a Storage ``queues`` names the queues, and
     without it all queues of the storage are looked after, also those that come later.
-    Events: ``stalled``, ``failed``, ``cancelled``, ``expired``, ``error``.
+    Events: ``stalled``, ``failed``, ``cancelled``, ``expired``, ``error``, and ``enqueued`` for the jobs of ticks
+    (of several reapers one tells of each).
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Reaper:
         interval: float = INTERVAL_S,
     ) -> None:
         check_seconds("interval", interval)
-        self._emitter = Emitter("stalled", "failed", "cancelled", "expired", "error")
+        self._emitter = Emitter("stalled", "failed", "cancelled", "expired", "enqueued", "error")
         self._interval = interval
         self._queues: tuple[Queue, ...] = ()
         self._names: tuple[str, ...] | None = None
@@ -59,7 +61,7 @@ class Reaper:
         self._rounds: list[Round] = []
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
-        """Call ``listener(event)`` for ``stalled``, ``failed``, ``cancelled``, ``expired``, ``error`` or ``*``."""
+        """Call ``listener(event)`` for one of the events above, or for all of them (``*``)."""
         return self._emitter.on(event, listener)
 
     def start(self) -> Self:
@@ -115,6 +117,7 @@ class Round(Service):
         self._interval = interval
         self._emitter = emitter
         self._outage = Outage(storage.url or type(storage).__name__, emitter.emit)
+        self._ticker = Ticker(storage, emitter.emit)
         self._bell: Doorbell | None = None
         self._belled: tuple[str, ...] = ()
 
@@ -126,18 +129,27 @@ class Round(Service):
             bell.wake()
 
     def reap(self) -> tuple[int, float | None]:
-        """Look after each queue until nothing is left to do: the number of changes, seconds to the next due job."""
+        """Look after each queue until nothing is left to do: the number of changes, seconds to the next due time.
+
+        One step of a schedule's missed ticks; where there are more, the time is 0.
+        """
         changes = 0
         next_due: int | None = None
         for name in self._queue_names():
             more = True
             while more and not self.stopping.is_set():
+                seen = time.monotonic()
                 reaped = self._storage.reap(name, interval_ms=to_ms(self._interval))
                 changes += len(reaped.changes)
                 for kind, id in reaped.changes:
                     self._tell(kind, name, id)
-                if reaped.next_due_ms is not None:
-                    next_due = reaped.next_due_ms if next_due is None else min(next_due, reaped.next_due_ms)
+                due = reaped.next_due_ms
+                if reaped.ticks:
+                    carried = self._ticker.carry_out(name, reaped.ticks, reaped.now_ms, seen)
+                    changes += carried.enqueued
+                    due = carried.next_due_ms if due is None else max(due, carried.next_due_ms)
+                if due is not None:
+                    next_due = due if next_due is None else min(next_due, due)
                 more = reaped.more
         return changes, None if next_due is None else next_due / 1000
 

@@ -369,7 +369,7 @@ def test_groups_of_a_fifo_queue(queue: Queue) -> None:
     fifo.execute(lambda job: seen.append((job.group, job.payload)))
     with serve(fifo, route="/users/[group]") as grouped, serve(fifo) as bare:
         first = ask(grouped, "POST", "/users/u-1", n=1)
-        assert first.headers["X-Job-Id"] == content_id(["ada", {"n": 1}])
+        assert first.headers["X-Job-Id"] == content_id(["u-1", {"n": 1}])
         assert ask(grouped, "POST", "/users/u-1", n=1).json["status"] == "duplicate"
         assert ask(grouped, "POST", "/users/u-1", n=2).json["status"] == "queued"
         refused = ask(bare, "POST", "/", n=3)

@@ -50,18 +50,27 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
     ),
     "contrib": (("http", "queue"), "an adapter hands requests to the endpoint and decides nothing itself"),
+    "cron": (("errors",), "it adapts one library"),
+    "schedule": (
+        ("errors", "lifecycle", "validate", "storage.base", "cron"),
+        "when a schedule ticks and what a tick enqueues is arithmetic: no clock, no storage",
+    ),
+    "ticks": (
+        ("errors", "job", "schedule", "storage.base"),
+        "any reaper carries out any schedule, so nothing of a queue's options may be needed",
+    ),
 }
 
 #: What the parts above the storages must never name: (importers, forbidden, why).
 FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     (
-        ("queue", "dead_letters", "listing"),
-        ("storage.sql", "storage.redis", "worker", "reaper", "service"),
+        ("queue", "dead_letters", "listing", "schedules"),
+        ("storage.sql", "storage.redis", "worker", "reaper", "ticks", "service"),
         "the verbs speak the contract, so that every storage serves them, and run no threads",
     ),
     (
-        ("worker", "reaper"),
-        ("storage.sql", "storage.redis", "storage.registry", "dead_letters", "listing", "cli", "http"),
+        ("worker", "reaper", "ticks"),
+        ("storage.sql", "storage.redis", "storage.registry", "dead_letters", "listing", "schedules", "cli", "http"),
         "workers speak the contract and use a queue by its public face",
     ),
     (
@@ -80,7 +89,10 @@ CLIENTS = {
     "flask": "contrib.flask",
     "werkzeug": "contrib.flask",
     "django": "contrib.django",
+    "cronsim": "cron",
 }
+#: Loaded when somebody needs what is behind them, never with the package.
+LAZY = ("cron",)
 
 
 def modules() -> dict[str, Path]:
@@ -187,6 +199,13 @@ def test_client_libraries_are_loaded_only_where_they_are_used(name: str) -> None
         if home is None or _is_within(name, home):
             continue
         assert not found.is_top_level, f"{MODULES[name]}:{found.line} loads {found.target}; only {home} may"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_an_extra_is_for_is_loaded_only_when_it_is_needed(name: str) -> None:
+    for found in imports(name):
+        own = _own(found.target)
+        assert own not in LAZY or not found.is_top_level, f"{MODULES[name]}:{found.line} loads reliq.{own}"
 
 
 def test_relative_imports_are_understood() -> None:

@@ -21,7 +21,7 @@ FIXED = {
     "JobStatus", "Event", "ReliqError", "JobError", "JobFailedError", "MaxRetriesError", "JobCancelledError",
     "JobNotFoundError", "ResultExpiredError", "CallTimeoutError", "LeaseLostError", "InvalidJobError",
     "QueueFullError", "SerdeError", "StorageError", "StorageUnavailableError", "StorageCorruptError",
-    "OutcomeUnknownError", "NotConfirmedError",
+    "OutcomeUnknownError", "NotConfirmedError", "ScheduleInfo",
 }  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_import_loads_no_client_library() -> None:
-    heavy = "redis", "hiredis", "watchdog", "filelock", "sqlite3", "asyncio"
+    heavy = "redis", "hiredis", "watchdog", "filelock", "sqlite3", "cronsim", "asyncio"
     assert _python(f"import sys, reliq; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
