@@ -210,7 +210,7 @@ class Queue:
     def schedule(self, name: str, **arguments: Unpack[ScheduleArguments]) -> ScheduleInfo:
         """Enqueue a job at each tick of ``cron="*/5 * * * *"`` or ``every=30``, until ``schedules.remove(name)``.
 
-        The arguments are those of :meth:`~reliq.schedules.Schedules.put`. Any pool or reaper of the queue carries it out.
+        The arguments are those of :meth:`~reliq.schedules.Schedules.put`. Any pool or reaper carries it out.
         """
         return self.schedules.put(name, **arguments)
 
@@ -331,7 +331,7 @@ class Queue:
     @property
     def limits(self) -> dict[str, Any]:
         """The limits that hold for the queue in every process; None where there is none."""
-        limits = self.storage.limits(self.name)
+        limits = self._ready_storage().limits(self.name)
         rate = None if limits.rate is None else shown_rate(limits.rate, limits.rate_ms)
         return {name: rate if name == "rate_limit" else getattr(limits, name) for name in LIMIT_NAMES}
 
@@ -343,7 +343,7 @@ class Queue:
         ``enqueue`` raises QueueFullError. ``group_concurrency``: jobs of one group that run at once (1; never more
         on a ``.fifo`` queue).
         """
-        storage = self.storage
+        storage = self._ready_storage()
         storage.set_limits(self.name, change_limits(storage.limits(self.name), self._checked_limits(limits)))
 
     # -- consuming --------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Runner(Service):
             self._suspect()
             raise
         if claim.wait_ms is not None:
-            source.held_until = time.monotonic() + claim.wait_ms / 1000
+            self._turnstile.hold(source, claim.wait_ms / 1000)
         batch = self._ledger.enter(serial, claim.jobs)
         if self._outage.is_on:
             self._outage.over("claim", "wait for jobs")

@@ -34,6 +34,8 @@ class Turnstile:
         self._belled: tuple[Source, ...] | None = None
         #: When every queue is looked at whatever rang or not; monotonic.
         self._look_at = math.inf
+        #: Until when somebody waits at the bell; -inf while nobody does.
+        self._waits_until = -math.inf
         self.is_closed = False
 
     def next(self) -> Source | None:
@@ -80,14 +82,25 @@ class Turnstile:
         return None
 
     def _wait(self, bell: Doorbell) -> str | None:
+        self._waits_until = math.inf  # before the look at what is held: see `hold`
         now = time.monotonic()
         # Nobody rings when a rate limit has its next token.
         until = min([self._look_at, *(source.held_until for source in self._sources if source.held_until > now)])
+        self._waits_until = until
         try:
             return bell.wait(max(0.0, until - now))
         except BaseException:
             self.look_at_all()  # a ring may have gone down with the connection
             raise
+        finally:
+            self._waits_until = -math.inf
+
+    def hold(self, source: Source, seconds: float) -> None:
+        """A rate limit holds the queue's jobs for so long: then it is looked at."""
+        source.held_until = time.monotonic() + seconds
+        # Who waits already does not know that yet.
+        if self._waits_until > source.held_until and (bell := self._bell) is not None:
+            bell.wake()
 
     def after(self, source: Source, more: bool) -> Source | None:
         """Where a runner goes after a claim from ``source``: None = wait for a ring."""

@@ -45,7 +45,7 @@ class Site:
         """Set the storage's clock. It goes on from there."""
         ms = moment if isinstance(moment, int) else round(datetime.fromisoformat(moment).timestamp() * 1000)
         for storage in self.storages:
-            storage.skew_ms = ms - round(time.time() * 1000)
+            storage.skew_ms = ms - int(time.time() * 1000)  # as storages round: it is never before the moment
 
     def look(self, by: int = 0) -> int:
         """One round of the reaper of one process."""
@@ -94,7 +94,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 def test_three_pools_run_each_of_a_hundred_ticks_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # A real second between two looks would be a hundred of them.
-    monkeypatch.setitem(Reaper.__init__.__kwdefaults__, "interval", 0.02)
+    defaults = Reaper.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "interval", 0.02)
     ran: list[str] = []
     changed = threading.Condition()
 

@@ -241,7 +241,7 @@ class SqlStorage(Storage):
                 )
             )  # fmt: skip
             self._followed(queue, changes)
-            recovered += n
+            recovered += int(n)
             if n < MAX_BATCH:
                 return recovered
 
