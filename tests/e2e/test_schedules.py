@@ -45,7 +45,7 @@ class Site:
         """Set the storage's clock. It goes on from there."""
         ms = moment if isinstance(moment, int) else round(datetime.fromisoformat(moment).timestamp() * 1000)
         for storage in self.storages:
-            storage.skew_ms = ms - round(time.time() * 1000)
+            storage.skew_ms = ms - int(time.time() * 1000)  # never before it
 
     def look(self, by: int = 0) -> int:
         """One round of the reaper of one process."""
@@ -94,7 +94,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 def test_three_pools_run_each_of_a_hundred_ticks_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # A real second between two looks would be a hundred of them.
-    monkeypatch.setitem(Reaper.__init__.__kwdefaults__, "interval", 0.02)
+    monkeypatch.setattr(Reaper.__init__, "__kwdefaults__", {"interval": 0.02})
     ran: list[str] = []
     changed = threading.Condition()
 
@@ -186,7 +186,7 @@ def test_an_answer_that_was_lost_repeats_nothing(site: Site, monkeypatch: pytest
     assert site.ticks() == []
 
 
-END = {
+END: dict[str, Callable[[Site, str], object]] = {
     "completed": lambda site, id: site.run(),
     "failed": lambda site, id: [job.fail("no") for job in site.q.claim(1)],
     "cancelled": lambda site, id: site.q.cancel(id),
