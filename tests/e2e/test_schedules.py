@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,11 +206,15 @@ END: dict[str, Callable[[Site, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("end", END)
-@pytest.mark.parametrize("after_ms", [0, 50_000, MIN_DEDUP_MS - 60_000])
+# A record that was removed leaves a tombstone for a minute; what a pool saw so long ago it throws away.
+@pytest.mark.parametrize(
+    ("after_ms", "end"),
+    [
+        *((after_ms, end) for after_ms in (0, 50_000) for end in END),
+        *((MIN_DEDUP_MS - 60_000, end) for end in ("completed", "failed")),
+    ],
+)
 def test_a_pool_that_lags_behind_repeats_nothing(site: Site, end: str, after_ms: int) -> None:
-    if end not in ("completed", "failed") and after_ms > 50_000:
-        return  # a removed record leaves a tombstone for a minute, and what a pool saw is older than that
     site.q.schedule("s", every=60, missed="skip", result_ttl=0.001, dedup_ttl=0.001)
     site.at("2026-11-30T12:01:00Z")
     seen = site.storages[1].reap("q", interval_ms=1000)
@@ -429,6 +434,20 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(site: Site) -> None:
     assert "format 99" in str(listed["later"].error)
     assert listed["s"].error is None
     assert site.q.schedules.remove("later")
+
+
+def test_a_pool_without_cronsim_leaves_the_tick_to_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.q.schedule("s", cron="* * * * *")
+    site.at("2026-11-30T12:01:00Z")
+    reaper = Reaper(site.queues[1])
+    told: list[Event] = []
+    reaper.on("error", told.append)
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, "reliq.cron")
+        patched.setitem(sys.modules, "cronsim", None)
+        assert reaper.run_once() == 0
+    assert len(told) == 1 and "pip install reliq[cron]" in str(told[0].error)
+    assert site.ticks() == ["2026-11-30T12:01:00Z"]
 
 
 def test_an_outage_ends_no_reaper(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
