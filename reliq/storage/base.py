@@ -525,7 +525,7 @@ class Storage(ABC):
     def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
         """Store a schedule under its name, in place of one that is there unless ``only_new``; whether it was stored.
 
-        Rings ``due`` when it is the earliest.
+        Rings ``due`` when it is the earliest. ``queues`` names the queue from then on.
         """
 
     @abstractmethod

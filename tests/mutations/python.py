@@ -7,6 +7,8 @@ from .mutation import Mutation
 _MEMORY = "tests/contract/test_memory.py::TestMemory::"
 _REDIS = "tests/contract/test_redis.py::TestRedis::"
 _LEDGER = "tests/unit/test_ledger.py::"
+_TICKS = "tests/unit/test_ticks.py::"
+_SCHEDULES = "tests/e2e/test_schedules.py::"
 
 
 def _python(name: str, invariant: str, file: str, old: str, new: str, *tests: str) -> Mutation:
@@ -29,4 +31,25 @@ PYTHON = (
     _python("settling-is-not-held", "I18 a heartbeat names every job that is not gone", "worker/ledger",
             "if entry.phase is not _GONE", "if entry.phase is _RUNNING",
             f"{_LEDGER}test_a_snapshot_names_what_is_not_gone_of_its_queue_only"),
+    _python("ticks-have-random-nonces", "I11 a tick that is enqueued again is recognised", "schedule",
+            'hashlib.blake2b(f"{queue}\\0{name}\\0{tick_ms}".encode(), digest_size=8).digest()',
+            '__import__("os").urandom(8)',
+            f"{_SCHEDULES}test_a_pool_that_lags_behind_repeats_nothing[memory-50000-cancelled]"),
+    _python("ticks-are-soon-forgotten", "a tick stays known for some minutes", "schedule",
+            "dedup_ttl_ms=max(job.dedup_ttl_ms, MIN_DEDUP_MS)", "dedup_ttl_ms=job.dedup_ttl_ms",
+            f"{_SCHEDULES}test_a_pool_that_lags_behind_repeats_nothing[memory-540000-completed]"),
+    _python("schedule-moves-first", "a schedule moves when its tick is enqueued, never before", "ticks",
+            "accepted = self._enqueue(queue, jobs) if jobs else 0",
+            "self._storage.move_schedule(queue, name, schedule.next_ms, due.next_ms)\n"
+            "        accepted = self._enqueue(queue, jobs) if jobs else 0",
+            f"{_SCHEDULES}test_a_crash_before_the_enqueue_loses_nothing[memory]"),
+    _python("stale-ticks-are-carried-out", "what a pool saw long ago is seen anew", "ticks",
+            "if time.monotonic() - seen > FRESH_S:", "if False:",
+            f"{_TICKS}test_what_was_seen_long_ago_is_not_acted_on"),
+    _python("tick-in-trouble-spins", "what cannot be carried out is not tried without a pause", "ticks",
+            "RETRY_MS if in_trouble == len(ticks) else 0", "0",
+            f"{_TICKS}test_the_reaper_does_not_spin_on_what_it_cannot_carry_out"),
+    _python("replaced-schedule-is-moved-on", "an old schedule's tick moves no new one", "schedules",
+            "                next_ms -= 1\n", "                pass\n",
+            f"{_SCHEDULES}test_a_pool_that_lags_behind_does_not_move_what_replaced_its_schedule[memory]"),
 )  # fmt: skip

@@ -10,4 +10,6 @@ CREATE TEMP TRIGGER put_schedule_do INSTEAD OF INSERT ON put_schedule BEGIN
     WHERE NOT (NEW.only_new AND EXISTS (SELECT 1 FROM schedule WHERE qid = NEW.qid AND name = NEW.name));
     INSERT OR REPLACE INTO schedule (qid, name, spec, next_ms)
     SELECT NEW.qid, NEW.name, NEW.spec, NEW.next_ms FROM schedule_out;
+    -- So that a reaper of the whole store finds a queue that holds nothing else.
+    UPDATE queue SET is_listed = 1 WHERE qid = NEW.qid AND NOT is_listed AND EXISTS (SELECT 1 FROM schedule_out);
 END;
