@@ -302,6 +302,8 @@ class RedisStorage(Storage):
 
     def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
         verb = "new" if only_new else "put"
+        if queue not in self._registered:
+            self._register(queue)  # so that a reaper of the whole storage finds a queue that holds nothing else
         return self._schedule(queue, verb, schedule.name, schedule.next_ms, schedule.spec)
 
     def move_schedule(self, queue: str, name: str, was_ms: int, next_ms: int) -> bool:
