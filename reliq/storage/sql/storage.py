@@ -100,12 +100,16 @@ class SqlStorage(Storage):
             if later is None:
                 return self._enqueue_distinct(queue, jobs, wait_ms)
             return self._enqueue(queue, jobs[:later], wait_ms) + self._enqueue(queue, jobs[later:], wait_ms)
-        # The first of each id in one step; the others see what came of it.
-        numbers = list(first.values())
-        others = sorted(set(range(len(jobs))).difference(numbers))
-        answers = dict(zip(numbers, self._enqueue_distinct(queue, [jobs[n] for n in numbers], wait_ms), strict=True))
-        answers |= zip(others, self._enqueue(queue, [jobs[n] for n in others], wait_ms), strict=True)
-        return [answers[n] for n in range(len(jobs))]
+        # The first of each id wins, whatever became of it.
+        distinct = self._enqueue(queue, [jobs[n] for n in first.values()], wait_ms)
+        answers = {answer.id: answer for answer in distinct}
+        return [
+            answer
+            if first[job.id] == n or job.nonce == answer.nonce or answer.status != "queued"
+            else answer._replace(status="duplicate")
+            for n, job in enumerate(jobs)
+            for answer in (answers[job.id],)
+        ]
 
     def _enqueue_distinct(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
         now = self._now_ms()
@@ -241,7 +245,7 @@ class SqlStorage(Storage):
                 )
             )  # fmt: skip
             self._followed(queue, changes)
-            recovered += n
+            recovered += int(n)
             if n < MAX_BATCH:
                 return recovered
 
