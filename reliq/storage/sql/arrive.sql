@@ -7,14 +7,15 @@ CREATE TEMP VIEW arrive AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER arrive_do INSTEAD OF INSERT ON arrive BEGIN
     DELETE FROM arrived WHERE key IN (
         SELECT a.key FROM arrived AS a JOIN tie AS t USING (key)
+        -- Nor does anybody pass one who is blocked, where more may go abreast than before.
         WHERE (
-            SELECT count(*) FROM (
-                SELECT 1 FROM tie AS m
+            SELECT count(*) < {abreast} AND NOT total(is_blocked) FROM (
+                SELECT (SELECT state = 'blocked' FROM job WHERE job.key = m.key) AS is_blocked FROM tie AS m
                 WHERE m.qid = NEW.qid AND m.grp = t.grp AND m.line_epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid)
                   AND m.sequence < t.sequence
                 LIMIT {abreast}
             )
-        ) < {abreast}
+        )
     );
     UPDATE job SET state = 'blocked', due_ms = {never} + 1 WHERE key IN (SELECT key FROM arrived);
     UPDATE queue SET n_queued = n_queued - a.n, n_blocked = n_blocked + a.n

@@ -49,7 +49,7 @@ CREATE TEMP TRIGGER enqueue_links_do INSTEAD OF INSERT ON enqueue_links BEGIN
                     WHERE g.qid = NEW.qid AND g.id = a.value AND g.until_ms > NEW.now_ms ORDER BY g.grave DESC LIMIT 1
                 ), 'unknown') END
     FROM enqueue_tie AS t CROSS JOIN json_each(t.after_ids) AS a
-    LEFT JOIN job ON job.qid = NEW.qid AND job.id = a.value
+    LEFT JOIN job ON job.qid = NEW.qid AND job.id = a.value AND job.key < t.key  -- calls that share the step: no cycle
     WHERE t.after_ids IS NOT NULL
     ORDER BY t.n, a.key;
     INSERT INTO link (pred_key, is_met, dep_key)

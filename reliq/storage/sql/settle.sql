@@ -114,7 +114,10 @@ CREATE TEMP TRIGGER settle_after_do INSTEAD OF INSERT ON settle_after BEGIN
     INSERT INTO settle_coupled SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND is_coupled;
     INSERT INTO gone (key, cause) SELECT key, 'cancelled' FROM settle_out WHERE is_new AND state = 'absent';
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
-    INSERT INTO follow SELECT NEW.now_ms, NEW.qid FROM queue WHERE qid = NEW.qid AND is_coupled;
+    INSERT INTO follow
+    SELECT NEW.now_ms, NEW.qid FROM queue
+    WHERE qid = NEW.qid AND is_coupled
+      AND NOT EXISTS (SELECT 1 FROM settle_out WHERE is_new AND state = 'absent');  -- then `remove` did
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s},
            CASE WHEN o.state = 'absent' THEN 'cancelled' WHEN i.verb = 'release' THEN 'requeued'

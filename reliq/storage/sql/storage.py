@@ -91,23 +91,39 @@ class SqlStorage(Storage):
             answers += self._enqueue(queue, batch, wait_ms if waiter is not None else 0)
         return answers
 
-    def _enqueue(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
+    def _enqueue(
+        self, queue: str, jobs: Sequence[NewRecord], wait_ms: int, accepted: set[str] | None = None
+    ) -> list[Enqueued]:
+        """One batch. Adds the ids that were accepted now to ``accepted``."""
         first: dict[str, int] = {}
         for n, job in enumerate(jobs):
             first.setdefault(job.id, n)
         if len(first) == len(jobs):
             later = _waits_for_later(jobs, first)
             if later is None:
-                return self._enqueue_distinct(queue, jobs, wait_ms)
-            return self._enqueue(queue, jobs[:later], wait_ms) + self._enqueue(queue, jobs[later:], wait_ms)
-        # The first of each id in one step; the others see what came of it.
+                return self._enqueue_distinct(queue, jobs, wait_ms, accepted)
+            before = self._enqueue(queue, jobs[:later], wait_ms, accepted)
+            return before + self._enqueue(queue, jobs[later:], wait_ms, accepted)
+        accepted = set() if accepted is None else accepted
         numbers = list(first.values())
-        others = sorted(set(range(len(jobs))).difference(numbers))
-        answers = dict(zip(numbers, self._enqueue_distinct(queue, [jobs[n] for n in numbers], wait_ms), strict=True))
-        answers |= zip(others, self._enqueue(queue, [jobs[n] for n in others], wait_ms), strict=True)
+        answers = dict(zip(numbers, self._enqueue(queue, [jobs[n] for n in numbers], wait_ms, accepted), strict=True))
+        others: list[int] = []
+        for n, job in enumerate(jobs):
+            if n not in answers:
+                if job.id not in accepted:
+                    others.append(n)  # sees what is there
+                    continue
+                # Of an id that was accepted just now the first wins, whatever became of it.
+                answer = answers[first[job.id]]
+                answers[n] = answer if job.nonce == answer.nonce else answer._replace(status="duplicate")
+        if others:
+            rest = self._enqueue(queue, [jobs[n] for n in others], wait_ms, accepted)
+            answers |= zip(others, rest, strict=True)
         return [answers[n] for n in range(len(jobs))]
 
-    def _enqueue_distinct(self, queue: str, jobs: Sequence[NewRecord], wait_ms: int) -> list[Enqueued]:
+    def _enqueue_distinct(
+        self, queue: str, jobs: Sequence[NewRecord], wait_ms: int, accepted: set[str] | None = None
+    ) -> list[Enqueued]:
         now = self._now_ms()
         waited_ms = now + wait_ms if wait_ms > 0 else 0
         rows = [
@@ -135,6 +151,8 @@ class SqlStorage(Storage):
         dues: list[int] = []
         n_queued = len(jobs)
         changes: list[Row] = []
+        if accepted is not None:
+            accepted.update(job.id for job in jobs)
         for n, status, state, nonce, result, key, news in out:
             job = jobs[n - 1]
             if news is not None:
@@ -147,6 +165,8 @@ class SqlStorage(Storage):
                     dues.append(rows[n - 1][8])
                 if key is not None:
                     replaced.append(job.id)
+            elif accepted is not None:
+                accepted.discard(job.id)
             answers[n - 1] = Enqueued(job.id, status, _STATES[state], nonce, result)
         # Of those with ties the storage knows whether they may be claimed.
         self._changed(queue, has_work=n_queued > 0 and not has_ties, dues=dues, ended=replaced, changes=changes)
