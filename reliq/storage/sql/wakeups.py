@@ -23,6 +23,7 @@ class Wakeups:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiters: dict[tuple[str, str], set[threading.Event]] = {}
+        self._lives: dict[tuple[str, str], list[bytes]] = {}
         self._bells: dict[tuple[str, Bell], list[LocalDoorbell]] = {}
         self._asleep = 0
 
@@ -47,6 +48,7 @@ class Wakeups:
         """In a forked child: the sleepers are threads of the parent."""
         self._lock = threading.Lock()
         self._waiters.clear()
+        self._lives.clear()
         self._bells.clear()
         self._asleep = 0
 
@@ -66,6 +68,27 @@ class Wakeups:
                     events.discard(event)
                     if not events:
                         del self._waiters[key]
+
+    @contextmanager
+    def life(self, queue: str, id: str, nonce: bytes) -> Iterator[None]:
+        """Note which incarnation of the job is waited for."""
+        key = (queue, id)
+        with self._lock:
+            self._lives.setdefault(key, []).append(nonce)
+        try:
+            yield
+        finally:
+            with self._lock:
+                nonces = self._lives.get(key, [])
+                if nonce in nonces:
+                    nonces.remove(nonce)
+                if not nonces:
+                    self._lives.pop(key, None)
+
+    def has_other_life(self, queue: str, id: str, nonce: bytes) -> bool:
+        """Whether an incarnation other than ``nonce`` is waited for."""
+        with self._lock:
+            return any(known != nonce for known in self._lives.get((queue, id), ()))
 
     def ended(self, queue: str, ids: Iterable[str]) -> None:
         """Wake whoever waits for these jobs."""

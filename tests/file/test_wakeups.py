@@ -1,12 +1,14 @@
-"""A sleeper that comes while its process takes back its announcement is rung all the same."""
+"""Whoever sleeps is woken, however the ring falls: while an announcement goes, or when it is late to be answered."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reliq.lifecycle import State
 from reliq.storage.sql.file import FileStorage
 from reliq.testing.contract.base import LONG_FALLBACK_MS
 from reliq.testing.contract.steps import PATIENCE, QUEUE, Background, cancel, put, until
@@ -54,3 +56,20 @@ def test_whoever_begins_to_sleep_while_the_announcement_goes_is_woken(
         cancel(other, "a")
     assert sleepers[0].prompt_result() is not None
     bell.close()
+
+
+def test_a_waiter_is_woken_though_its_job_has_a_new_life_when_the_ring_is_answered(
+    pair: tuple[FileStorage, FileStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeping, other = pair
+    put(other, "a")
+    first = Background(lambda: sleeping.wait(QUEUE, "a", timeout=PATIENCE)).until_asleep()
+    begin = threading.Event()
+    answer = sleeping._answer_bell
+    monkeypatch.setattr(sleeping._bell, "_answer", lambda: (begin.wait(PATIENCE), answer()))
+    cancel(other, "a")
+    put(other, "a")
+    begin.set()
+    ended = first.prompt_result()
+    assert ended is not None
+    assert (ended.state, ended.cause) == (State.ABSENT, "cancelled")
