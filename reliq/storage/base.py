@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
+from ..errors import QueueFullError
 from ..lifecycle import State
 
 if TYPE_CHECKING:
@@ -232,6 +233,11 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+
+
+def queue_full(queue: str, max_length: int | None) -> QueueFullError:
+    """The error for an enqueue beyond ``max_length``."""
+    return QueueFullError(f"queue {queue!r} holds at most {max_length} jobs that wait to run; nothing was written")
 
 
 @dataclass(frozen=True, slots=True)

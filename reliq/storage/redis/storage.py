@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
-from ...errors import InvalidJobError, QueueFullError, StorageError
+from ...errors import InvalidJobError, StorageError
 from ...lifecycle import FINISHED, STORED, State
 from ...validate import check_int, check_seconds
 from ..base import (
@@ -34,6 +34,7 @@ from ..base import (
     Verb,
     Worker,
     WorkerInfo,
+    queue_full,
 )
 from .client import Client
 from .connection import BLOCK_MARGIN, BLOCK_SECONDS, check_url, connect, from_client
@@ -125,7 +126,7 @@ class RedisStorage(Storage):
                 args += (job.id, _fixed(job), job.message)
             reply = self._run("enqueue", queue, *args, is_repeatable=True, within=within, confirm=True)
             if reply[0] == b"full":
-                raise QueueFullError(f"queue {queue!r} holds at most {int(reply[1])} jobs that wait for a worker")
+                raise queue_full(queue, int(reply[1]))
             if len(reply) > len(chunk):
                 reply.pop()
                 self._register(queue)  # it may have been deleted since

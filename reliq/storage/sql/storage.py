@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from ...errors import InvalidJobError, QueueFullError
+from ...errors import InvalidJobError
 from ...lifecycle import FINISHED, STORED, State
 from ..base import (
     FALLBACK_MS,
@@ -31,6 +31,7 @@ from ..base import (
     Verb,
     Worker,
     WorkerInfo,
+    queue_full,
 )  # fmt: skip
 from .connection import Database, Row, Write
 from .events import LISTEN_SECONDS, Dispatcher
@@ -145,7 +146,7 @@ class SqlStorage(Storage):
             )
         )  # fmt: skip
         if _is_full(out):
-            raise QueueFullError(f"queue {queue!r} has no room for {len(jobs)} more: see its max_length")
+            raise queue_full(queue, self.limits(queue).max_length)
         answers = [Enqueued(job.id, "queued", State.QUEUED, job.nonce) for job in jobs]
         replaced: list[str] = []
         dues: list[int] = []
