@@ -62,7 +62,8 @@ def test_file(tmp_path: Path, profile: settings) -> None:
 @pytest.mark.slow
 def test_file_processes(file_children: Children, tmp_path: Path) -> None:
     numbers = itertools.count()
-    check(lambda: many_processes(file_children, tmp_path / str(next(numbers)), durability="os"), THOROUGH)
+    profile = settings(THOROUGH, max_examples=(EXAMPLES + 1) // 2)  # each step costs five times as much
+    check(lambda: many_processes(file_children, tmp_path / str(next(numbers)), durability="os"), profile)
 
 
 def test_control_processes_on_several_directories_differ_from_the_model(
