@@ -32,7 +32,7 @@ SQL = (
          "WHEN job.is_cancelling THEN 'absent'", "", "test_i36_a_cancelled_run_is_never_retried"),
     # -- recovery
     _sql("recovery-ignores-attempts", "I17 attempts never exceed max_attempts", "recover",
-         "WHEN job.attempts >= job.max_attempts THEN 'failed'", "",
+         "WHEN job.attempts >= job.max_attempts AND NOT {persistent} THEN 'failed'", "",
          "test_a_recovery_that_uses_up_the_attempts_says_so"),
     _sql("recovery-counts-a-batch", "I17 recovering a batch does not count", "recover",
          "job.attempts - job.is_batch", "job.attempts",

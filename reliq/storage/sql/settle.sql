@@ -44,7 +44,8 @@ CREATE TEMP TRIGGER settle_do INSTEAD OF INSERT ON settle BEGIN
         attempts = job.attempts - (i.verb = 'release'), is_exhausted = iif(o.state = 'failed', i.verb = 'retry', 0),
         position = ifnull(o.place, job.position),
         due_ms = iif(o.state = 'failing', NEW.now_ms + i.delay_ms, NULL),
-        result = iif(o.state = 'completed', i.result, NULL), result_ttl_ms = ifnull(i.ttl_ms, job.result_ttl_ms),
+        result = iif(o.state = 'completed', i.result, NULL),
+        result_ttl_ms = iif(o.state = 'completed', ifnull(i.ttl_ms, job.result_ttl_ms), job.result_ttl_ms),
         result_until_ms = iif(o.state = 'completed', NEW.now_ms + ifnull(i.ttl_ms, job.result_ttl_ms), NULL),
         dedup_until_ms = iif(o.state = 'completed', NEW.now_ms + job.dedup_ttl_ms, NULL),
         expires_ms = CASE o.state WHEN 'completed' THEN NEW.now_ms + max(ifnull(i.ttl_ms, job.result_ttl_ms), job.dedup_ttl_ms)
