@@ -176,6 +176,14 @@ class EnqueueContract(ContractBase):
         assert [answer.status for answer in answers] == ["queued"] * 3
         assert_placed(storage, {"a": State.QUEUED, "b": State.ABSENT, "c": State.QUEUED})
 
+    def test_i11_one_batch_may_repeat_several_lives_of_an_id(self, storage: Storage) -> None:
+        lives = [record("a"), record("a"), record("a")]
+        for life in lives:
+            storage.enqueue(QUEUE, [life])
+            cancel(storage, "a")
+        assert [answer.status for answer in storage.enqueue(QUEUE, lives)] == ["queued"] * 3
+        assert_placed(storage, {"a": State.ABSENT})
+
     def test_i11_a_tombstone_lapses(self, storage: Storage) -> None:
         upkeep(storage)
         original = record("a")

@@ -181,6 +181,14 @@ class ExpiryContract(ContractBase):
         jump(storage, 6_000)
         assert_placed(storage, {"a": State.ABSENT})
 
+    @pytest.mark.parametrize("verb", [Verb.RETRY, Verb.RELEASE])
+    def test_a_ttl_given_to_a_run_that_is_not_the_end_is_not_kept(self, storage: Storage, verb: Verb) -> None:
+        settle(storage, put_and_take(storage, "a", result_ttl_ms=5_000, dedup_ttl_ms=5_000), verb, ttl_ms=60_000)
+        settle(storage, take_one(storage), result=b"r")
+        expires = look(storage, "a").expires_at_ms
+        assert expires is not None
+        assert expires <= now(storage) + 5_000
+
     def test_update_ttl_of_what_has_not_ended_or_is_gone(self, storage: Storage) -> None:
         assert storage.update_ttl(QUEUE, "unknown", 5_000) == "not_found"
         put(storage, "later", delay_ms=60_000)
