@@ -12,7 +12,8 @@ local function measure()
 end
 
 -- The key of a line. A purge leaves lines as they are: whoever touches one first takes out what the purge
--- made absent. Jobs that were processing stay; they are at its front, and stand before all later ones.
+-- made absent. Jobs that were processing then stay, whatever became of them; they are at its front, and stand before
+-- all later ones.
 local function line(group)
   local key = tag .. ':group:' .. group
   if lines[group] then return key end
@@ -22,7 +23,7 @@ local function line(group)
   local kept = {}
   for _, id in ipairs(redis.call('ZRANGE', key, 0, math.min(widest, MAX_HEAD) - 1)) do
     local r = decode(redis.call('HGET', tag .. ':jobs', id))
-    if r and r[STATE] == 'P' and is_live(r) then kept[#kept + 1] = id end
+    if r and not may('CD', r[STATE]) and is_live(r) then kept[#kept + 1] = id end
   end
   redis.call('UNLINK', key)
   for i, id in ipairs(kept) do redis.call('ZADD', key, purged + i / (#kept + 1), id) end

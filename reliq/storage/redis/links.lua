@@ -139,6 +139,7 @@ local function bind(id, nonce, names, sequence, s)
   if open > 0 then redis.call('HSET', tag .. ':open', id, open) end
   for i, name in ipairs(ids) do
     local r = found[i]
+    local is_known = has(r[FLAGS], DEPENDED) ~= 0
     r[FLAGS] = bor(r[FLAGS], DEPENDED)
     redis.call('HINCRBY', tag .. ':pins', name, 1)
     if r[STATE] ~= 'C' then
@@ -152,10 +153,10 @@ local function bind(id, nonce, names, sequence, s)
         redis.call('HDEL', tag .. ':results', name)
       end
       keep(name, other)
-      r[FLAGS], r[UNTIL] = bor(r[FLAGS], SIDE), PINNED
+      r[FLAGS], r[UNTIL], is_known = bor(r[FLAGS], SIDE), PINNED, false
       ended[#ended + 1], ended[#ended + 2] = text(PINNED), name
     end
-    save(name, r)
+    if not is_known then save(name, r) end
     s.links[2 * i - 1], s.links[2 * i] = name, r[NONCE]
   end
   return open > 0

@@ -65,6 +65,8 @@ _PINNED = (1 << 48) - 1
 #: On these queues the dedup window begins with the acceptance of a job, and groups deliver one by one.
 _FIFO = ".fifo"
 _MAX_SIZE = (1 << 24) - 1
+#: The most links that one enqueue of several jobs makes: each costs about as much as a job.
+_MAX_LINKED = 10 * MAX_BATCH
 #: How long after its deadline a waiting call hears of its reply, says that it leaves, and looks once more.
 _REPLY_MARGIN, _LEAVE, _LAST_LOOK = 0.1, 0.2, 0.5
 #: How often a process that reaps writes its queues to the registry again.
@@ -120,7 +122,7 @@ class RedisStorage(Storage):
             self._register(queue)
         within = wait_ms / 1000 if waiter else None
         answers: list[Enqueued] = []
-        for chunk in _chunks(jobs):
+        for chunk in _linked_chunks(jobs):
             args: list[Any] = [waiter or "", wait_ms]
             for job in chunk:
                 args += (job.id, _fixed(job), job.message)
@@ -556,6 +558,17 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
         return
     for at in range(0, len(items), MAX_BATCH):
         yield items[at : at + MAX_BATCH]
+
+
+def _linked_chunks(jobs: Sequence[NewRecord]) -> Iterator[Sequence[NewRecord]]:
+    """Chunks of at most MAX_BATCH jobs, and smaller ones where they have very many links."""
+    for chunk in _chunks(jobs):
+        if sum(len(job.after) for job in chunk) <= _MAX_LINKED:
+            yield chunk
+        else:
+            middle = len(chunk) // 2
+            yield from _linked_chunks(chunk[:middle])
+            yield from _linked_chunks(chunk[middle:])
 
 
 def _groups(items: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
