@@ -7,7 +7,8 @@ A tick is two steps, and a crash may fall between them: its job is enqueued, the
   became of the job: as long as its record is there, at least MIN_DEDUP_MS after its end, and for TOMBSTONE_MS when
   it was cancelled, purged or discarded. The only pool that could come later is one that stood still after it had seen
   the tick: it throws away what it saw more than FRESH_S ago, which with the time for which a call is repeated is less
-  than a tombstone's life. Once it has moved, a schedule never goes back: it moves to a later tick, only from the
+  than a tombstone's life. (Should it stand still in between, a completed or failed tick is still known for
+  MIN_DEDUP_MS.) Once it has moved, a schedule never goes back: it moves to a later tick, only from the
   one that the mover saw. So a clock that is put back fires nothing again, the schedule waits until it has caught up.
 * **No tick is lost.** The schedule moves after the enqueue was acknowledged, never before. What cannot be enqueued (the
   queue is full, the spec is of a later version, cronsim or the zone are missing here) is left where it
