@@ -15,7 +15,7 @@ from .job import Event
 from .queue import Queue
 from .service import Service
 from .storage.base import Doorbell, Storage
-from .ticks import Ticker
+from .ticks import Seen, Ticker
 from .validate import check_items, check_queue_name, check_seconds, to_ms
 from .worker.outage import Outage, pause_after
 
@@ -138,7 +138,7 @@ class Round(Service):
         for name in self._queue_names():
             more = True
             while more and not self.stopping.is_set():
-                seen = time.monotonic()
+                seen = Seen.now()
                 reaped = self._storage.reap(name, interval_ms=to_ms(self._interval))
                 changes += len(reaped.changes)
                 for kind, id in reaped.changes:

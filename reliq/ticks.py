@@ -7,13 +7,14 @@ A tick is two steps, and a crash may fall between them: its job is enqueued, the
   became of the job: as long as its record is there, at least MIN_DEDUP_MS after its end, and for TOMBSTONE_MS when
   it was cancelled, purged or discarded. The only pool that could come later is one that stood still after it had seen
   the tick: it throws away what it saw more than FRESH_S ago, which with the time for which a call is repeated is less
-  than a tombstone's life. Once it has moved, a schedule never goes back: it moves to a later tick, only from the
+  than a tombstone's life. (Should it stand still in between, a completed or failed tick is still known for
+  MIN_DEDUP_MS.) Once it has moved, a schedule never goes back: it moves to a later tick, only from the
   one that the mover saw. So a clock that is put back fires nothing again, the schedule waits until it has caught up.
 * **No tick is lost.** The schedule moves after the enqueue was acknowledged, never before. What cannot be enqueued (the
   queue is full, the spec is of a later version, cronsim or the zone are missing here) is left where it
   is, for a later look or a better equipped pool. When it can, ``missed`` says what becomes of it.
 
-All times are the storage's.
+All times are the storage's; the clocks of this process only ever make it look again.
 """
 
 from __future__ import annotations
@@ -39,6 +40,26 @@ RETRY_MS = 250
 MAX_TROUBLES = 1_000
 
 
+class Seen(NamedTuple):
+    """When a look at the storage began, by two clocks of this process.
+
+    The first never jumps, but on some systems it stands still while the machine sleeps; the second then jumps.
+    """
+
+    monotonic: float
+    wall: float
+
+    @classmethod
+    def now(cls) -> Seen:
+        """For a look that begins."""
+        return cls(time.monotonic(), time.time())
+
+    @property
+    def is_old(self) -> bool:
+        """Whether so much time passed since then that what was seen may not be acted on."""
+        return time.monotonic() - self.monotonic > FRESH_S or time.time() - self.wall > FRESH_S
+
+
 class Carried(NamedTuple):
     """How many jobs were enqueued, and milliseconds until the next look: those that were carried out may be due again,
     or hid what is due next; those that could not be must not be tried without a pause."""
@@ -55,15 +76,15 @@ class Ticker:
         self._report = report
         self._troubles: set[tuple[str, str]] = set()
 
-    def carry_out(self, queue: str, ticks: Sequence[Schedule], now_ms: int, seen: float) -> Carried:
-        """Carry out ``ticks``, which a reap that began at ``seen`` (``time.monotonic()``) named at ``now_ms``.
+    def carry_out(self, queue: str, ticks: Sequence[Schedule], now_ms: int, seen: Seen) -> Carried:
+        """Carry out ``ticks``, which a reap that began at ``seen`` named at ``now_ms``, the storage's time.
 
         One schedule's trouble is told and does not keep the others waiting; raises StorageUnavailableError and
         OutcomeUnknownError, which would meet them all.
         """
         enqueued = in_trouble = 0
         for schedule in ticks:
-            if time.monotonic() - seen > FRESH_S:
+            if seen.is_old:
                 break
             try:
                 enqueued += self._carry_out(queue, schedule, now_ms)

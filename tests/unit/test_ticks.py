@@ -23,7 +23,7 @@ from reliq.lifecycle import State
 from reliq.reaper import Reaper
 from reliq.schedule import Spec
 from reliq.storage.base import MAX_BATCH, TOMBSTONE_MS, Doorbell, Enqueued, NewRecord, Reaped, Schedule, Storage
-from reliq.ticks import FRESH_S, RETRY_MS, Carried, Ticker
+from reliq.ticks import FRESH_S, RETRY_MS, Carried, Seen, Ticker
 
 PATIENCE = 10.0
 JOB = NewRecord("", b"", b"m", 1, 1, 1, 1)
@@ -115,7 +115,7 @@ class Look:
 
     def at(self, now_ms: int) -> Carried:
         self.storage.now_ms = now_ms
-        return self.ticker.carry_out("q", self.storage.due(), now_ms, time.monotonic())
+        return self.ticker.carry_out("q", self.storage.due(), now_ms, Seen.now())
 
     def told(self, name: str) -> list[Any]:
         return [event.id or event.error for event in self.events if event.name == name]
@@ -142,7 +142,7 @@ def test_who_comes_second_changes_nothing_and_tells_nothing() -> None:
     seen = storage.schedules["a"]
     first.at(MINUTE)
     jobs = dict(storage.jobs)
-    assert second.ticker.carry_out("q", [seen], MINUTE, time.monotonic()) == Carried(0, 0)
+    assert second.ticker.carry_out("q", [seen], MINUTE, Seen.now()) == Carried(0, 0)
     assert storage.jobs == jobs
     assert second.events == []
     assert storage.schedules["a"].next_ms == 2 * MINUTE
@@ -158,10 +158,14 @@ def test_a_crash_between_the_two_steps_repeats_the_first() -> None:
     assert storage.jobs == jobs
 
 
-def test_what_was_seen_long_ago_is_not_acted_on() -> None:
+@pytest.mark.parametrize("clock", Seen._fields)
+def test_what_was_seen_long_ago_is_not_acted_on(clock: str) -> None:
     storage = fake(Schedule("a", EVERY, MINUTE))
     look = Look(storage)
-    assert look.ticker.carry_out("q", storage.schedules.values(), MINUTE, time.monotonic() - FRESH_S - 1) == (0, 0)
+    seen = Seen.now()
+    seen = seen._replace(**{clock: getattr(seen, clock) - FRESH_S - 1})
+    storage.now_ms = MINUTE
+    assert look.ticker.carry_out("q", storage.due(), MINUTE, seen) == (0, 0)
     assert storage.calls == []
 
 
