@@ -212,6 +212,7 @@ class Queue:
 
         The arguments are those of :meth:`~reliq.schedules.Schedules.put`. Any pool or reaper carries it out.
         """
+        self._ready_storage()
         return self.schedules.put(name, **arguments)
 
     def wait(self, id: str, timeout: float = 30.0) -> Any:

@@ -47,7 +47,7 @@ class WorkerPool:
     share it. ``worker_ttl``: seconds after which the jobs of a dead pool are recovered;
     a handler that keeps the GIL longer is taken for dead and its job delivered again.
     ``prefetch`` caps the jobs of one claim (1 = no batches); by itself a pool learns how many
-    fit into 10 ms. ``reaper=False`` leaves recovery and delayed jobs to other processes.
+    fit into 10 ms. ``reaper=False`` leaves recovery, delayed jobs and schedules to other processes.
     ``after_execution(job, execution)`` is called after each handler (not after a time limit) and may
     change the outcome. Listeners are called on the pool's threads: keep them short.
 

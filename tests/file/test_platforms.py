@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, threading, time
 from pathlib import Path
-import filelock, watchdog.observers  # these are the real platform's
+import filelock, watchdog.observers, zoneinfo  # these are the real platform's
 sys.platform = "darwin"
 from watchdog.events import FileModifiedEvent
 from reliq.storage.base import Outcome, Verb, Worker
