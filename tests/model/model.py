@@ -494,6 +494,7 @@ class Model:
             return "updated"
         if job.result is None:
             return "not_found"
+        job.result_ttl = ttl_ms
         job.result_end = self.now + ttl_ms
         job.record_end = max(job.result_end, job.dedup_end)
         return "updated"
