@@ -63,7 +63,8 @@ def test_a_waiter_is_woken_though_its_job_has_a_new_life_when_the_ring_is_answer
 ) -> None:
     sleeping, other = pair
     put(other, "a")
-    first = Background(lambda: sleeping.wait(QUEUE, "a", timeout=PATIENCE)).until_asleep()
+    first = Background(lambda: sleeping.wait(QUEUE, "a", timeout=PATIENCE))
+    until(lambda: any(waiter.nonce for waiters in sleeping._wakeups._waiters.values() for waiter in waiters))
     begin = threading.Event()
     answer = sleeping._answer_bell
     monkeypatch.setattr(sleeping._bell, "_answer", lambda: (begin.wait(PATIENCE), answer()))

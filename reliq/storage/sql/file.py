@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sqlite3
 import stat
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from ...errors import InvalidJobError, StorageCorruptError, StorageError, StorageUnavailableError
-from ..base import MAX_BATCH, Snapshot
 from . import bell as bells
 from . import places
 from .bell import Bell
@@ -33,8 +30,6 @@ _LOCK_OPTIONS: dict[str, Any] = (
     {"fallback_to_soft": False} if "fallback_to_soft" in signature(FileLock.__init__).parameters else {}
 )
 
-#: ids: JSON [id, ...]; the incarnation that stands under each.
-_LIVES = "SELECT job.id, job.nonce FROM json_each(:ids) AS i CROSS JOIN job ON job.qid = :qid AND job.id = i.value"
 
 Durability = Literal["fsync", "os"]
 _SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL"}
@@ -60,15 +55,6 @@ class FileStorage(SqlStorage):
         self._bell_directory = root / "bell"
         self._bell = self._new_bell()
         _storages.add(self)
-
-    def wait(
-        self, queue: str, id: str, *, nonce: bytes = b"", waiter: str | None = None, timeout: float
-    ) -> Snapshot | None:
-        began = time.monotonic()
-        nonce = nonce or self._snapshots(queue, [id], b"", payload=False)[0].nonce
-        left = max(0.0, timeout - (time.monotonic() - began))
-        with self._wakeups.life(queue, id, nonce):
-            return super().wait(queue, id, nonce=nonce, waiter=waiter, timeout=left)
 
     def subscribe(self, queue: str, listener: Callable[[str, str], None]) -> Callable[[], None]:
         self._file.make_root()
@@ -109,22 +95,12 @@ class FileStorage(SqlStorage):
         if self._database.is_closed:
             return
         for queue, ids in self._wakeups.waited().items():
-            self._wakeups.ended(queue, self._ended_of(queue, ids))
+            # By the time that a ring is answered an id may have a new life, whose end is not the one waited for.
+            self._wakeups.unfinished(queue, self._unfinished(queue, ids))
         for queue, bell in self._wakeups.bells():
             if self._has_news(queue, bell):
                 self._wakeups.ring(queue, bell)
         self._dispatcher.poke()
-
-    def _ended_of(self, queue: str, ids: Sequence[str]) -> set[str]:
-        # By the time that a ring is answered the id may have a new life, whose end is not the one waited for.
-        ended = super()._ended_of(queue, ids)
-        others = [id for id in ids if id not in ended]
-        for start in range(0, len(others), MAX_BATCH):
-            rows = self._database.ask(
-                _LIVES, {"qid": self._known(queue), "ids": json.dumps(others[start : start + MAX_BATCH])}
-            )
-            ended.update(id for id, nonce in rows if self._wakeups.has_other_life(queue, id, nonce))
-        return ended
 
     def _before_fork(self) -> None:
         self._file.suspend()

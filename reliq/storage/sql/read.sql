@@ -31,7 +31,7 @@ ORDER BY i.key;
 
 -- name: unfinished
 -- ids: JSON [id, ...]; those that somebody may go on waiting for.
-SELECT job.id FROM json_each(:ids) AS i CROSS JOIN job ON job.qid = :qid AND job.id = i.value
+SELECT job.id, job.nonce FROM json_each(:ids) AS i CROSS JOIN job ON job.qid = :qid AND job.id = i.value
 WHERE job.expires_ms IS NULL AND {live};
 
 -- name: counts

@@ -310,14 +310,14 @@ class SqlStorage(Storage):
     ) -> Snapshot | None:
         deadline = time.monotonic() + timeout
         is_registered = waiter is not None
-        with self._wakeups.waiter(queue, id) as ended:
+        with self._wakeups.waiter(queue, id, nonce) as waiting:
             while True:
                 self._announce()
-                ended.clear()
+                waiting.event.clear()
                 snapshot = self._snapshots(queue, [id], nonce, payload=True)[0]
                 if snapshot.state in _ENDED:
                     return snapshot
-                nonce = nonce or snapshot.nonce
+                waiting.nonce = nonce = nonce or snapshot.nonce
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -325,7 +325,7 @@ class SqlStorage(Storage):
                     is_registered = True
                     now = self._now_ms()
                     self._database.write(Write("wait", now, self._opened(queue), id, nonce, now + int(left * 1000) + 1))
-                ended.wait(min(left, self._fallback_seconds()))
+                waiting.event.wait(min(left, self._fallback_seconds()))
 
     def update_ttl(self, queue: str, id: str, ttl_ms: int) -> str:
         (((status,),),) = self._database.write(
@@ -592,15 +592,16 @@ class SqlStorage(Storage):
         before, self._seen_due[queue] = self._seen_due.get(queue), due
         return due != before or due <= self._now_ms()
 
-    def _ended_of(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """Those of ``ids`` that nobody need wait for any more."""
+    def _unfinished(self, queue: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """The incarnations of ``ids`` that somebody may go on waiting for."""
         qid = self._known(queue)
-        ended = set(ids)
-        if qid is not None:
-            for batch in _chunks(ids):
-                rows = self._ask("unfinished", qid=qid, now_ms=self._now_ms(), ids=json.dumps(list(batch)))
-                ended.difference_update(id for (id,) in rows)
-        return ended
+        if qid is None:
+            return {}
+        return dict(
+            row
+            for batch in _chunks(ids)
+            for row in self._ask("unfinished", qid=qid, now_ms=self._now_ms(), ids=json.dumps(list(batch)))
+        )
 
     def _snapshots(self, queue: str, ids: Sequence[str], nonce: bytes, *, payload: bool) -> list[Snapshot]:
         qid = self._known(queue)

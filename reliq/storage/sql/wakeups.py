@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -17,13 +17,22 @@ from ..base import Doorbell
 Bell = Literal["work", "due"]
 
 
+class Waiter:
+    """Somebody who waits for a job's end. ``nonce``: the incarnation, empty until its first look told it."""
+
+    __slots__ = ("event", "nonce")
+
+    def __init__(self, nonce: bytes) -> None:
+        self.event = threading.Event()
+        self.nonce = nonce
+
+
 class Wakeups:
     """The sleepers of one storage in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: dict[tuple[str, str], set[threading.Event]] = {}
-        self._lives: dict[tuple[str, str], list[bytes]] = {}
+        self._waiters: dict[tuple[str, str], set[Waiter]] = {}
         self._bells: dict[tuple[str, Bell], list[LocalDoorbell]] = {}
         self._asleep = 0
 
@@ -48,56 +57,47 @@ class Wakeups:
         """In a forked child: the sleepers are threads of the parent."""
         self._lock = threading.Lock()
         self._waiters.clear()
-        self._lives.clear()
         self._bells.clear()
         self._asleep = 0
 
     @contextmanager
-    def waiter(self, queue: str, id: str) -> Iterator[threading.Event]:
-        """An event that is set whenever the job may have ended."""
-        event = threading.Event()
+    def waiter(self, queue: str, id: str, nonce: bytes) -> Iterator[Waiter]:
+        """Somebody who waits for the end of a job; its event is set whenever that may have come."""
+        waiter = Waiter(nonce)
         key = (queue, id)
         with self._lock:
-            self._waiters.setdefault(key, set()).add(event)
+            self._waiters.setdefault(key, set()).add(waiter)
         try:
-            yield event
+            yield waiter
         finally:
             with self._lock:
-                events = self._waiters.get(key)
-                if events is not None:
-                    events.discard(event)
-                    if not events:
+                waiters = self._waiters.get(key)
+                if waiters is not None:
+                    waiters.discard(waiter)
+                    if not waiters:
                         del self._waiters[key]
-
-    @contextmanager
-    def life(self, queue: str, id: str, nonce: bytes) -> Iterator[None]:
-        """Note which incarnation of the job is waited for."""
-        key = (queue, id)
-        with self._lock:
-            self._lives.setdefault(key, []).append(nonce)
-        try:
-            yield
-        finally:
-            with self._lock:
-                nonces = self._lives.get(key, [])
-                if nonce in nonces:
-                    nonces.remove(nonce)
-                if not nonces:
-                    self._lives.pop(key, None)
-
-    def has_other_life(self, queue: str, id: str, nonce: bytes) -> bool:
-        """Whether an incarnation other than ``nonce`` is waited for."""
-        with self._lock:
-            return any(known != nonce for known in self._lives.get((queue, id), ()))
 
     def ended(self, queue: str, ids: Iterable[str]) -> None:
         """Wake whoever waits for these jobs."""
         if not self._waiters:
             return
         with self._lock:
-            events = [event for id in ids for event in self._waiters.get((queue, id), ())]
-        for event in events:
-            event.set()
+            waiters = [waiter for id in ids for waiter in self._waiters.get((queue, id), ())]
+        for waiter in waiters:
+            waiter.event.set()
+
+    def unfinished(self, queue: str, lives: Mapping[str, bytes]) -> None:
+        """Wake whoever waits for a job of the queue, but for those whose incarnation is among the ``lives`` by id."""
+        with self._lock:
+            waiters = [
+                waiter
+                for (name, id), waiters in self._waiters.items()
+                if name == queue
+                for waiter in waiters
+                if waiter.nonce != lives.get(id)
+            ]
+        for waiter in waiters:
+            waiter.event.set()
 
     def waited(self) -> dict[str, list[str]]:
         """The ids that are waited for, by queue."""
@@ -138,10 +138,10 @@ class Wakeups:
     def wake_all(self) -> None:
         """Wake every sleeper, to look for itself (the storage closes)."""
         with self._lock:
-            events = [event for events in self._waiters.values() for event in events]
+            waiters = [waiter for waiters in self._waiters.values() for waiter in waiters]
             bells = {id(bell): bell for bells in self._bells.values() for bell in bells}
-        for event in events:
-            event.set()
+        for waiter in waiters:
+            waiter.event.set()
         for doorbell in bells.values():
             doorbell.wake()
 
