@@ -371,13 +371,13 @@ class LinkContract(ContractBase):
         else:
             cancel(storage, "a", running=True)
             settle(storage, job, Verb.RETRY, error=b"e")
-        left = counted(storage)[State.WAITING]
+        left = counted(storage).get(State.WAITING, 0)
         assert left >= len(ids) - MAX_BATCH
         if end == "cancel":
             put(storage, "a")
             assert run(storage) == "a"
             left = counted(storage).get(State.WAITING, 0)
-        for _ in range(len(ids) // MAX_BATCH):
+        for _ in range(10):
             assert end == "complete" or take(storage, limit=100) == []
             more = storage.reap(QUEUE, interval_ms=INTERVAL).more
             before, left = left, counted(storage).get(State.WAITING, 0)
