@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -517,7 +518,7 @@ def test_a_step_does_not_read_what_it_does_not_concern(storage: MemoryStorage) -
         storage.skew_ms += 1
         cost = [
             steps(lambda: storage.reap(Q, interval_ms=1_000)),
-            steps(lambda size=size: storage.cancel(Q, [f"{size}-3", f"{size}-g1", f"{size}-g2"])),
+            steps(partial(storage.cancel, Q, [f"{size}-3", f"{size}-g1", f"{size}-g2"])),
         ]
         take(storage, 1)
         end(storage, "top", verb=Verb.FAIL)
