@@ -61,7 +61,7 @@ SQL = (
          "CASE WHEN job.nonce = i.nonce THEN 'queued'", "CASE WHEN 0 THEN 'queued'",
          "test_i11_repeating_an_enqueue_gives_the_first_answer"),
     _sql("no-tombstone", "I11 also when the record is gone", "remove",
-         "FROM gone JOIN job USING (key);\n", "FROM gone JOIN job USING (key) WHERE 0;\n",
+         "FROM gone CROSS JOIN job USING (key);\n", "FROM gone JOIN job USING (key) WHERE 0;\n",
          "test_i11_repeating_an_enqueue_gives_the_first_answer"),
     _sql("no-dedup-window", "I24 a completed id is taken until its dedup window is over", "enqueue",
          " OR job.state = 'completed' AND job.dedup_until_ms > NEW.now_ms", "",

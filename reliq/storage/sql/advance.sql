@@ -12,7 +12,7 @@ CREATE TEMP TRIGGER advance_do INSTEAD OF INSERT ON advance BEGIN
         WHERE m.qid = NEW.qid AND m.grp = l.grp AND m.line_epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid)
         ORDER BY m.sequence LIMIT {abreast}
     ) CROSS JOIN tie USING (key)
-    WHERE job.state = 'blocked' ORDER BY tie.sequence;
+    WHERE +job.state = 'blocked' ORDER BY tie.sequence;
     UPDATE job SET state = 'queued', due_ms = NULL, position = q.back + a.n
     FROM advanced AS a CROSS JOIN queue AS q
     WHERE job.key = a.key AND q.qid = NEW.qid;

@@ -6,7 +6,7 @@ CREATE TEMP TABLE arrived (key INTEGER PRIMARY KEY);
 CREATE TEMP VIEW arrive AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER arrive_do INSTEAD OF INSERT ON arrive BEGIN
     DELETE FROM arrived WHERE key IN (
-        SELECT a.key FROM arrived AS a JOIN tie AS t USING (key)
+        SELECT a.key FROM arrived AS a CROSS JOIN tie AS t USING (key)
         -- Nor does anybody pass one who is blocked, where more may go abreast than before.
         WHERE (
             SELECT count(*) < {abreast} AND NOT total(is_blocked) FROM (

@@ -17,7 +17,7 @@ CREATE TEMP TRIGGER cancel_do INSTEAD OF INSERT ON cancel BEGIN
     FROM json_each(NEW.ids) AS i LEFT JOIN job ON job.qid = NEW.qid AND job.id = json_extract(i.value, '$[0]');
     UPDATE job SET is_cancelling = 1 WHERE key IN (SELECT key FROM cancel_out WHERE status = 'cancelling');
     INSERT INTO change (event, id)
-    SELECT o.status, job.id FROM cancel_out AS o JOIN job USING (key) WHERE o.status IN ('cancelled', 'cancelling')
+    SELECT o.status, job.id FROM cancel_out AS o CROSS JOIN job USING (key) WHERE o.status IN ('cancelled', 'cancelling')
     ORDER BY o.n;
     INSERT INTO gone (key, cause) SELECT key, 'cancelled' FROM cancel_out WHERE status = 'cancelled';
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);

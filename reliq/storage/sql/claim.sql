@@ -61,7 +61,7 @@ END;
 
 CREATE TEMP TRIGGER claim_after_do INSTEAD OF INSERT ON claim_after BEGIN
     INSERT INTO event (qid, at_s, name, id)
-    SELECT NEW.qid, {clock_s}, 'processing', id FROM claim_take JOIN job USING (key) WHERE {listened} ORDER BY n;
+    SELECT NEW.qid, {clock_s}, 'processing', id FROM claim_take CROSS JOIN job USING (key) WHERE {listened} ORDER BY n;
     UPDATE claim_more SET ties = (
         SELECT iif(count(*), json_group_array(json_array(t.n - 1, nullif(tie.grp, ''), tie.sequence, tie.grp = '')), NULL)
         FROM claim_take AS t CROSS JOIN tie USING (key) WHERE tie.grp IS NOT NULL

@@ -90,7 +90,7 @@ CREATE TEMP TRIGGER enqueue_known_do INSTEAD OF INSERT ON enqueue_known BEGIN
     DELETE FROM change;
     INSERT INTO gone (key, cause)
     SELECT key, CASE WHEN {live} THEN 'replaced' WHEN {unpurged} THEN 'expired' ELSE 'purged' END
-    FROM enqueue_out JOIN job USING (key) WHERE status = 'new';
+    FROM enqueue_out CROSS JOIN job USING (key) WHERE status = 'new';
     UPDATE enqueue_out SET result = (SELECT result FROM job WHERE job.key = enqueue_out.key) WHERE status = 'completed';
     UPDATE job SET waited_ms = max(job.waited_ms, i.waited_ms)
     FROM enqueue_out AS o CROSS JOIN enqueue_in AS i USING (n)

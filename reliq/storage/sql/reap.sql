@@ -24,10 +24,10 @@ CREATE TEMP TRIGGER reap_do INSTEAD OF INSERT ON reap BEGIN
           AND {may:promote}
         ORDER BY due_ms LIMIT NEW.limit_n
     );
-    INSERT INTO change (event, id) SELECT 'queued', job.id FROM reap_due AS d JOIN job USING (key) ORDER BY d.n;
+    INSERT INTO change (event, id) SELECT 'queued', job.id FROM reap_due AS d CROSS JOIN job USING (key) ORDER BY d.n;
     UPDATE job SET state = 'queued', updated_ms = NEW.now_ms, due_ms = NULL, position = q.back + d.n
     FROM reap_due AS d CROSS JOIN queue AS q
-    WHERE job.key = d.key AND q.qid = NEW.qid;
+    WHERE job.key = +d.key AND q.qid = NEW.qid;
     UPDATE queue
     SET back = back + d.n + 1, n_queued = n_queued + d.n, n_scheduled = n_scheduled - d.scheduled,
         n_failing = n_failing - d.failing

@@ -14,17 +14,17 @@ CREATE TEMP TRIGGER recover_do INSTEAD OF INSERT ON recover BEGIN
     UPDATE stalled SET place = (SELECT front FROM queue WHERE qid = NEW.qid) - r.n
     FROM (
         SELECT key, row_number() OVER (ORDER BY position DESC) AS n
-        FROM stalled AS s JOIN job USING (key) WHERE s.state = 'queued'
+        FROM stalled AS s CROSS JOIN job USING (key) WHERE s.state = 'queued'
     ) AS r
     WHERE stalled.key = r.key;
     INSERT INTO change (event, id)
     SELECT CASE s.state WHEN 'absent' THEN 'cancelled' WHEN 'failed' THEN 'failed' ELSE 'stalled' END, job.id
-    FROM stalled AS s JOIN job USING (key) ORDER BY job.position;
+    FROM stalled AS s CROSS JOIN job USING (key) ORDER BY job.position;
 
     INSERT OR REPLACE INTO error (key, token, at_ms, worker, attempt, error)
     SELECT key, job.token, NEW.now_ms, job.holder, job.attempts,
            CAST(json_object('type', 'StalledError', 'message', 'the worker stopped renewing its lease', 'traceback', '') AS BLOB)
-    FROM stalled AS s JOIN job USING (key) WHERE s.state <> 'absent' AND NOT job.is_batch;
+    FROM stalled AS s CROSS JOIN job USING (key) WHERE s.state <> 'absent' AND NOT job.is_batch;
     DELETE FROM error
     WHERE key IN (SELECT key FROM stalled) AND token <= (
         SELECT e.token FROM error AS e WHERE e.key = error.key ORDER BY e.token DESC LIMIT 1 OFFSET {history}
@@ -39,7 +39,7 @@ CREATE TEMP TRIGGER recover_do INSTEAD OF INSERT ON recover BEGIN
         expires_ms = iif(s.state = 'failed', NEW.now_ms + job.dead_ttl_ms, NULL),
         sweep_ms = iif(s.state = 'failed', NEW.now_ms + job.dead_ttl_ms, NULL)
     FROM stalled AS s CROSS JOIN queue AS q
-    WHERE job.key = s.key AND s.state <> 'absent' AND q.qid = NEW.qid;
+    WHERE job.key = +s.key AND s.state <> 'absent' AND q.qid = NEW.qid;
     UPDATE queue
     SET n_processing = n_processing - s.n, n_queued = n_queued + s.queued, n_failed = n_failed + s.n - s.queued,
         front = front - s.queued

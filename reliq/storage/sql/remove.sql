@@ -7,7 +7,7 @@ CREATE TEMP VIEW remove AS SELECT 0 AS now_ms, 0 AS qid;
 CREATE TEMP TRIGGER remove_do INSTEAD OF INSERT ON remove BEGIN
     INSERT OR REPLACE INTO tombstone (qid, id, nonce, token, is_delayed, settled_token, settled_state, cause, until_ms)
     SELECT qid, id, nonce, token, is_delayed, settled_token, settled_state, cause, NEW.now_ms + {tombstone_ms}
-    FROM gone JOIN job USING (key);
+    FROM gone CROSS JOIN job USING (key);
     INSERT OR REPLACE INTO ended (key, id, grp, cause)
     SELECT key, job.id, tie.grp, gone.cause FROM gone CROSS JOIN job USING (key) LEFT JOIN tie USING (key)
     WHERE (SELECT is_coupled FROM queue WHERE qid = NEW.qid);
@@ -27,7 +27,7 @@ CREATE TEMP TRIGGER remove_do INSTEAD OF INSERT ON remove BEGIN
                count(*) FILTER (WHERE state = 'completed') AS completed,
                count(*) FILTER (WHERE state = 'failed') AS failed,
                count(*) FILTER (WHERE state = 'blocked') AS blocked
-        FROM gone JOIN job USING (key)
+        FROM gone CROSS JOIN job USING (key)
         WHERE {unpurged}
     ) AS g
     WHERE qid = NEW.qid;

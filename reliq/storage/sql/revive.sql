@@ -19,14 +19,14 @@ CREATE TEMP TRIGGER revive_do INSTEAD OF INSERT ON revive BEGIN
     SET state = 'queued', updated_ms = NEW.now_ms, attempts = 0, is_exhausted = 0, expires_ms = NULL, sweep_ms = NULL,
         position = q.back + r.n
     FROM revive_out AS r CROSS JOIN queue AS q
-    WHERE job.key = r.key AND q.qid = NEW.qid;
+    WHERE job.key = +r.key AND q.qid = NEW.qid;
     UPDATE queue SET back = back + r.n + 1, n_queued = n_queued + r.n, n_failed = n_failed - r.n
     FROM (SELECT count(*) AS n FROM revive_out) AS r
     WHERE qid = NEW.qid AND r.n > 0;
     -- To the end of its line.
     UPDATE tie SET sequence = iif(grp = '', NULL, job.position), line_epoch = job.epoch
     FROM revive_out AS r CROSS JOIN job USING (key)
-    WHERE tie.key = r.key AND tie.grp IS NOT NULL;
+    WHERE tie.key = +r.key AND tie.grp IS NOT NULL;
     INSERT INTO arrived SELECT key FROM revive_out CROSS JOIN tie USING (key) WHERE tie.grp <> '';
     INSERT INTO arrive SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM arrived);
     INSERT INTO change (event, id)

@@ -83,7 +83,7 @@ CREATE TEMP TRIGGER settle_unfinished_do INSTEAD OF INSERT ON settle_unfinished 
     UPDATE settle_out SET place = (SELECT front FROM queue WHERE qid = NEW.qid) - r.n
     FROM (
         SELECT o.n AS o, row_number() OVER (ORDER BY job.position DESC) AS n
-        FROM settle_out AS o JOIN settle_in AS i USING (n) JOIN job USING (key)
+        FROM settle_out AS o JOIN settle_in AS i USING (n) CROSS JOIN job USING (key)
         WHERE o.is_new AND o.state = 'queued' AND i.verb = 'release'
     ) AS r
     WHERE settle_out.n = r.o;
@@ -118,7 +118,8 @@ CREATE TEMP TRIGGER settle_after_do INSTEAD OF INSERT ON settle_after BEGIN
     INSERT INTO follow
     SELECT NEW.now_ms, NEW.qid FROM queue
     WHERE qid = NEW.qid AND is_coupled
-      AND NOT EXISTS (SELECT 1 FROM settle_out WHERE is_new AND state = 'absent');  -- then `remove` did
+      -- If one went, `remove` did.
+      AND NOT EXISTS (SELECT 1 FROM settle_out WHERE is_new AND state = 'absent');
     INSERT INTO event (qid, at_s, name, id)
     SELECT NEW.qid, {clock_s},
            CASE WHEN o.state = 'absent' THEN 'cancelled' WHEN i.verb = 'release' THEN 'requeued'

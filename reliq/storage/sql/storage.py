@@ -378,7 +378,7 @@ class SqlStorage(Storage):
 
     def delete(self, queue: str) -> int:
         deleted = is_gone = 0
-        more = 1
+        more = int(self._known(queue) is not None)
         while more:
             (((n, is_gone, more),), changes) = self._database.write(
                 Write(

@@ -19,7 +19,7 @@ CREATE TEMP TRIGGER sweep_do INSTEAD OF INSERT ON sweep BEGIN
       AND sweep_ms <= NEW.now_ms AND expires_ms <= NEW.now_ms
       AND {may:expire}
     ORDER BY sweep_ms LIMIT NEW.limit_n;
-    INSERT INTO change (event, id) SELECT 'expired', id FROM gone JOIN job USING (key) WHERE cause = 'expired';
+    INSERT INTO change (event, id) SELECT 'expired', id FROM gone CROSS JOIN job USING (key) WHERE cause = 'expired';
 
     DELETE FROM tombstone WHERE grave IN (
         SELECT grave FROM tombstone WHERE qid = NEW.qid AND until_ms <= NEW.now_ms ORDER BY until_ms LIMIT NEW.limit_n
@@ -40,6 +40,6 @@ CREATE TEMP TRIGGER sweep_do INSTEAD OF INSERT ON sweep BEGIN
               AND sweep_ms IS NOT NULL LIMIT NEW.limit_n
         )
     ) LIMIT NEW.limit_n;
-    INSERT INTO change (event, id) SELECT 'purged', id FROM gone JOIN job USING (key) WHERE cause = 'purged';
+    INSERT INTO change (event, id) SELECT 'purged', id FROM gone CROSS JOIN job USING (key) WHERE cause = 'purged';
     INSERT INTO remove SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM gone);
 END;
