@@ -197,6 +197,37 @@ def storage(redis_url: str, redis_prefix: str) -> Iterator[RedisStorage]:
     storage.close()
 
 
+def test_who_ran_through_a_purge_keeps_its_place_when_its_line_is_cleaned(
+    storage: RedisStorage, raw: Any, redis_prefix: str
+) -> None:
+    """Also when it runs no more by then: a retry that waits touches no line."""
+    bench = Bench(storage, raw, redis_prefix, 0)
+    storage.enqueue(QUEUE, [bench.put("first", group="g"), *(bench.put(f"old-{n}", group="g") for n in range(50))])
+    [job] = storage.claim(QUEUE, WORKERS[0], 10, serial=1, lease_ms=60_000).jobs
+    assert storage.purge(QUEUE) == 50
+    retried = Outcome(job.id, job.nonce, job.token, Verb.RETRY, error=b"e", delay_ms=4_000)
+    storage.settle(QUEUE, WORKERS[0], [retried])
+    storage.enqueue(QUEUE, [bench.put("second", group="g")])
+    assert storage.claim(QUEUE, WORKERS[0], 10, serial=2, lease_ms=60_000).jobs == []
+    assert raw.zrange(f"{bench.tag}:group:g", 0, -1) == [b"first", b"second"]
+    storage.skew_ms += 5_000
+    bench.reap()
+    assert [job.id for job in storage.claim(QUEUE, WORKERS[0], 10, serial=3, lease_ms=60_000).jobs] == ["first"]
+
+
+def test_a_cascade_is_carried_out_in_bounded_steps(storage: RedisStorage, raw: Any, redis_prefix: str) -> None:
+    bench = Bench(storage, raw, redis_prefix, 0)
+    storage.enqueue(QUEUE, [bench.put("first")])
+    storage.enqueue(QUEUE, [bench.put(f"next-{n}", after=("first",)) for n in range(2_500)])
+    assert storage.cancel(QUEUE, ["first"]) == ["cancelled"]
+    steps = [storage.counts(QUEUE)[State.FAILED]]
+    while storage.reap(QUEUE, interval_ms=INTERVAL).more:
+        steps.append(storage.counts(QUEUE)[State.FAILED])
+    assert steps == [1_000, 2_000]
+    assert storage.counts(QUEUE)[State.FAILED] == 2_500
+    assert not raw.exists(f"{bench.tag}:cascades", f"{bench.tag}:open", f"{bench.tag}:pins", f"{bench.tag}:waiting")
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_side_structures_equal_the_truth_and_leave_nothing(
     storage: RedisStorage, raw: Any, redis_prefix: str, seed: int
