@@ -119,8 +119,6 @@ LUA = (
          "if width > 1 then advance(key) end", "", "test_i41_a_raised_group_concurrency_keeps_the_order"),
     _lua("purged-head-blocks", "I41 a purged head is no head", "groups",
          "if purged == 0 or", "if true or", "test_i41_a_purged_head_blocks_nobody"),
-    _lua("fifo-as-wide-as-set", "I41 a .fifo queue has one of a group at a time", "groups",
-         " and string.sub(tag, -6) ~= '.fifo}'", "", "test_i41_a_fifo_queue_has_one_of_a_group_whatever_is_set"),
     _lua("one-line-for-all", "I42 a group delays no other", "groups",
          "local key = tag .. ':group:' .. group", "local key = tag .. ':group:'",
          "test_i42_a_groups_trouble_delays_no_other"),
@@ -134,7 +132,7 @@ LUA = (
          "  redis.call('HDEL', tag .. ':progress', id)", f"{_TRACES}test_redis_keeps_no_trace"),
     _lua("fifo-dedup-from-the-end", "the window of a .fifo queue counts from acceptance", "ends",
          "string.sub(tag, -6) == '.fifo}' and r[CREATED] or r[STAMP]", "r[STAMP]",
-         "test_the_dedup_window_of_a_fifo_queue_counts_from_acceptance"),
+         "test_a_live_job_of_a_fifo_queue_is_a_duplicate_past_its_window"),
     # -- limits
     _lua("one-lease-more", "I45 no more leases than max_concurrency", "limits",
          "p + (counts.P or 0) >= concurrency", "p + (counts.P or 0) > concurrency",
