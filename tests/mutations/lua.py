@@ -203,6 +203,8 @@ LUA = (
          "tonumber(was) ~= tonumber(ARGV[5])", "false", "test_a_schedule_is_moved_once"),
     _lua("cancel-of-any-incarnation", "I35 a cancel may name the incarnations", "cancel",
          " and (nonce == '' or nonce == r[NONCE])", "", "test_i35_a_cancel_may_name_the_incarnations"),
-    _lua("delete-keeps-the-limits", "a deleted queue leaves nothing", "delete",
-         "'wake', 'due-wake', 'meta',", "'wake', 'due-wake',", "test_a_deleted_queue_begins_anew"),
+    _lua("delete-wakes-no-running-waiter", "I38 every end wakes every waiter", "removal",
+         "if r and r[STATE] == 'P' then ends().drop(id, r, 'p') end", "", "test_i38_a_delete_wakes_every_waiter"),
+    _lua("delete-counts-no-running", "a deleted queue goes with its running jobs", "removal",
+         "return purged + running", "return purged", "test_a_deleted_queue_leaves_nothing"),
 )  # fmt: skip

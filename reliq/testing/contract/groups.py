@@ -362,8 +362,9 @@ class GroupContract(ContractBase):
         assert counted(storage) == {State.COMPLETED: 3}
 
     def test_i41_a_purged_head_blocks_nobody(self, storage: Storage) -> None:
+        """Also while the purge is not carried out."""
         put(storage, "head", group="g", delay_ms=60_000)
-        put_line(storage, "g", "b")
+        put_line(storage, "g", *(f"old-{n}" for n in range(60)))
         storage.purge(QUEUE)
         put_line(storage, "g", "b", "c")
         assert work_off(storage) == ["b", "c"]

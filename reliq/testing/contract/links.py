@@ -371,18 +371,19 @@ class LinkContract(ContractBase):
         else:
             cancel(storage, "a", running=True)
             settle(storage, job, Verb.RETRY, error=b"e")
-        left = counted(storage)[State.WAITING]
+        left = counted(storage).get(State.WAITING, 0)
         assert left >= len(ids) - MAX_BATCH
         if end == "cancel":
             put(storage, "a")
             assert run(storage) == "a"
             left = counted(storage).get(State.WAITING, 0)
-        while left:
+        for _ in range(10):
             assert end == "complete" or take(storage, limit=100) == []
             more = storage.reap(QUEUE, interval_ms=INTERVAL).more
             before, left = left, counted(storage).get(State.WAITING, 0)
             assert before - left <= MAX_BATCH
             assert more or not left
+        assert not left
         upkeep(storage)
         if end == "complete":
             assert counted(storage) == {State.COMPLETED: 1, State.QUEUED: len(ids)}
