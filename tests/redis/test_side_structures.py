@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from reliq.lifecycle import LIVE, State
-from reliq.storage.base import TOMBSTONE_MS, Claimed, Held, Limits, NewRecord, Outcome, Verb, Worker
+from reliq.storage.base import MAX_BATCH, TOMBSTONE_MS, Claimed, Held, Limits, NewRecord, Outcome, Verb, Worker
 from reliq.storage.redis.storage import RedisStorage
 
 QUEUE = "q"
@@ -277,6 +277,25 @@ def test_a_repeated_deletion_finishes_it(storage: RedisStorage, raw: Any, redis_
     storage.enqueue(QUEUE, [bench.put("new")])
     assert all(raw.pttl(key) == -1 for key in left)
     assert storage.queues() == [QUEUE]
+
+
+def test_very_many_that_a_raised_limit_lets_go_come_in_bounded_steps(
+    storage: RedisStorage, raw: Any, redis_prefix: str
+) -> None:
+    """More of them than one command takes at a time."""
+    bench = Bench(storage, raw, redis_prefix, 0)
+    total = 12_000
+    storage.enqueue(QUEUE, [bench.put(f"job-{n}", group=f"g-{n % 20}") for n in range(total)])
+    storage.set_limits(QUEUE, Limits(group_concurrency=900))
+    done, longest = 0, 0
+    while jobs := storage.claim(QUEUE, WORKERS[0], MAX_BATCH, serial=1, lease_ms=60_000).jobs:
+        before = raw.zcard(f"{bench.tag}:blocked")
+        outcomes = [Outcome(job.id, job.nonce, job.token, Verb.COMPLETE, b"r") for job in jobs]
+        assert not any(settled.is_lost for settled in storage.settle(QUEUE, WORKERS[0], outcomes))
+        longest = max(longest, before - raw.zcard(f"{bench.tag}:blocked"))
+        done += len(jobs)
+    assert done == total
+    assert 1_000 < longest <= 3 * MAX_BATCH
 
 
 @pytest.mark.parametrize("seed", range(12))
