@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from reliq.lifecycle import LIVE, State
-from reliq.storage.base import Claimed, Limits, NewRecord, Outcome, Verb, Worker
+from reliq.storage.base import MAX_BATCH, TOMBSTONE_MS, Claimed, Held, Limits, NewRecord, Outcome, Verb, Worker
 from reliq.storage.redis.storage import RedisStorage
 
 QUEUE = "q"
@@ -195,6 +195,107 @@ def storage(redis_url: str, redis_prefix: str) -> Iterator[RedisStorage]:
     storage = RedisStorage(redis_url, prefix=redis_prefix)
     yield storage
     storage.close()
+
+
+def test_who_ran_through_a_purge_keeps_its_place_when_its_line_is_cleaned(
+    storage: RedisStorage, raw: Any, redis_prefix: str
+) -> None:
+    """Also when it runs no more by then: a retry that waits touches no line."""
+    bench = Bench(storage, raw, redis_prefix, 0)
+    storage.enqueue(QUEUE, [bench.put("first", group="g"), *(bench.put(f"old-{n}", group="g") for n in range(50))])
+    [job] = storage.claim(QUEUE, WORKERS[0], 10, serial=1, lease_ms=60_000).jobs
+    assert storage.purge(QUEUE) == 50
+    retried = Outcome(job.id, job.nonce, job.token, Verb.RETRY, error=b"e", delay_ms=4_000)
+    storage.settle(QUEUE, WORKERS[0], [retried])
+    storage.enqueue(QUEUE, [bench.put("second", group="g")])
+    assert storage.claim(QUEUE, WORKERS[0], 10, serial=2, lease_ms=60_000).jobs == []
+    assert raw.zrange(f"{bench.tag}:group:g", 0, -1) == [b"first", b"second"]
+    storage.skew_ms += 5_000
+    bench.reap()
+    assert [job.id for job in storage.claim(QUEUE, WORKERS[0], 10, serial=3, lease_ms=60_000).jobs] == ["first"]
+
+
+def test_a_cascade_is_carried_out_in_bounded_steps(storage: RedisStorage, raw: Any, redis_prefix: str) -> None:
+    bench = Bench(storage, raw, redis_prefix, 0)
+    storage.enqueue(QUEUE, [bench.put("first")])
+    storage.enqueue(QUEUE, [bench.put(f"next-{n}", after=("first",)) for n in range(2_500)])
+    assert storage.cancel(QUEUE, ["first"]) == ["cancelled"]
+    steps = [storage.counts(QUEUE)[State.FAILED]]
+    while storage.reap(QUEUE, interval_ms=INTERVAL).more:
+        steps.append(storage.counts(QUEUE)[State.FAILED])
+    assert steps == [1_000, 2_000]
+    assert storage.counts(QUEUE)[State.FAILED] == 2_500
+    assert not raw.exists(f"{bench.tag}:cascades", f"{bench.tag}:open", f"{bench.tag}:pins", f"{bench.tag}:waiting")
+
+
+def _half_deleted(storage: RedisStorage, bench: Bench) -> list[Claimed]:
+    """A queue whose deletion ended after its first step; the jobs that ran."""
+    records = [bench.put(f"job-{n}", group=f"g-{n % 7}" if n % 2 else None) for n in range(40)]
+    storage.enqueue(QUEUE, [*records, bench.put("last", after=("job-0",)), bench.put("service", is_persistent=True)])
+    jobs = storage.claim(QUEUE, WORKERS[0], 20, serial=1, lease_ms=60_000).jobs
+    assert len(jobs) == 20
+    storage.set_limits(QUEUE, Limits(max_length=50))
+    assert storage._run("delete", QUEUE, 1, 5) == [42, b"0"]
+    return jobs
+
+
+def test_a_deletion_that_broke_off_has_taken_everything_already(
+    storage: RedisStorage, raw: Any, redis_prefix: str
+) -> None:
+    bench = Bench(storage, raw, redis_prefix, 0)
+    jobs = _half_deleted(storage, bench)
+    ids = [job.id for job in jobs]
+    assert {(snapshot.state, snapshot.cause) for snapshot in storage.read(QUEUE, ids)} == {(State.ABSENT, "purged")}
+    held = [Held(job.id, job.nonce, job.token) for job in jobs]
+    answer = storage.extend(QUEUE, WORKERS[0], held, below=0, in_flight=[], lease_ms=60_000)
+    assert {lease.id for lease in answer.lost} == set(ids)
+    outcomes = [Outcome(job.id, job.nonce, job.token, Verb.COMPLETE, b"r") for job in jobs]
+    assert all(settled.is_lost for settled in storage.settle(QUEUE, WORKERS[0], outcomes))
+    assert not any(storage.progress(QUEUE, lease, b"half") for lease in held)
+    # What comes now is of the new queue, also under the old ids and beside what is yet to be carried out.
+    new = [bench.put(id, group="g-1") for id in ids[-3:]]
+    assert [answer.status for answer in storage.enqueue(QUEUE, new)] == ["queued"] * 3
+    assert [job.id for job in storage.claim(QUEUE, WORKERS[1], 10, serial=2, lease_ms=60_000).jobs] == ids[-3:-2]
+    for _ in range(3):
+        bench.reap()
+        storage.skew_ms += INTERVAL
+    assert {state: number for state, number in storage.counts(QUEUE).items() if number} == {
+        State.QUEUED: 2,
+        State.PROCESSING: 1,
+    }
+    assert raw.hlen(f"{bench.tag}:jobs") == 3
+    assert storage.limits(QUEUE) == Limits()
+
+
+def test_a_repeated_deletion_finishes_it(storage: RedisStorage, raw: Any, redis_prefix: str) -> None:
+    bench = Bench(storage, raw, redis_prefix, 0)
+    _half_deleted(storage, bench)
+    storage.delete(QUEUE)
+    left = {key.decode() for key in raw.scan_iter(match=f"*{redis_prefix}*", count=1_000)}
+    assert left == {f"{bench.tag}:gone", f"{bench.tag}:gone:order"}
+    assert all(0 < raw.pttl(key) <= TOMBSTONE_MS for key in left)
+    storage.enqueue(QUEUE, [bench.put("new")])
+    assert all(raw.pttl(key) == -1 for key in left)
+    assert storage.queues() == [QUEUE]
+
+
+def test_very_many_that_a_raised_limit_lets_go_come_in_bounded_steps(
+    storage: RedisStorage, raw: Any, redis_prefix: str
+) -> None:
+    """More of them than one command takes at a time."""
+    bench = Bench(storage, raw, redis_prefix, 0)
+    total = 12_000
+    storage.enqueue(QUEUE, [bench.put(f"job-{n}", group=f"g-{n % 20}") for n in range(total)])
+    storage.set_limits(QUEUE, Limits(group_concurrency=900))
+    done, longest = 0, 0
+    while jobs := storage.claim(QUEUE, WORKERS[0], MAX_BATCH, serial=1, lease_ms=60_000).jobs:
+        before = raw.zcard(f"{bench.tag}:blocked")
+        outcomes = [Outcome(job.id, job.nonce, job.token, Verb.COMPLETE, b"r") for job in jobs]
+        assert not any(settled.is_lost for settled in storage.settle(QUEUE, WORKERS[0], outcomes))
+        longest = max(longest, before - raw.zcard(f"{bench.tag}:blocked"))
+        done += len(jobs)
+    assert done == total
+    assert 1_000 < longest <= 3 * MAX_BATCH
 
 
 @pytest.mark.parametrize("seed", range(12))

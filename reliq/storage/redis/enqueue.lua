@@ -38,6 +38,8 @@ local function accept(i, id, fixed)
     if #fixed > 44 then
       is_linked = true
       state, flags, is_placed = ends().side().accept(id, fixed, back, due_at)
+      -- Others may have been placed before it.
+      back = back + 1
     elseif due_at > now then
       state = 'S'
     end
@@ -146,7 +148,7 @@ for i, id in ipairs(ids) do
   end
 end
 count('Q', queued_now)
-must_ring = queued_now > 0
+if not must_ring then must_ring = queued_now > 0 end
 if #bodies > 0 then redis.call('HSET', tag .. ':messages', unpack(bodies)) end
 finish()
 if is_new and back > 0 then

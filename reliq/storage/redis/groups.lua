@@ -2,7 +2,9 @@
 -- may be out of the line at once, are its head. A queued job behind the head is in :blocked and in no list.
 
 local MAX_HEAD <const> = 1000
+local MAX_EXTRA <const> = 2000
 local lines, purged, width, widest = {}, nil, nil, nil
+local extra = 0
 
 local function measure()
   if width then return end
@@ -30,19 +32,22 @@ local function line(group)
   return key
 end
 
--- Those who came to the head are placed.
+-- Those who came to the head are placed: one for each end, and more only where a limit was raised. Of very many a
+-- later end places the rest.
 local function advance(key)
   if has(switches, BLOCKED) == 0 then return end
   local head = redis.call('ZRANGE', key, math.max(0, width - MAX_HEAD), width - 1)
   if #head == 0 then return end
-  local blocked = redis.call('ZMSCORE', tag .. ':blocked', unpack(head))
+  local blocked, is_first = redis.call('ZMSCORE', tag .. ':blocked', unpack(head)), true
   for i, other in ipairs(head) do
-    local r = blocked[i] and decode(redis.call('HGET', tag .. ':jobs', other))
+    local r = blocked[i] and (is_first or extra < MAX_EXTRA) and decode(redis.call('HGET', tag .. ':jobs', other))
     if r and r[STATE] == 'Q' and r[EPOCH] == epoch then
       redis.call('ZREM', tag .. ':blocked', other)
       count('Q', -1)
       place(backs, other, r)
       save(other, r)
+      if not is_first then extra = extra + 1 end
+      is_first = false
     end
   end
 end

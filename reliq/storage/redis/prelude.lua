@@ -76,8 +76,9 @@ local PAUSED <const> = 1
 local LIMITED <const> = 2
 local BOUNDED <const> = 4
 local BLOCKED <const> = 8
-local CASCADING <const> = 16
-local DELETING <const> = 32
+local SLOTS <const> = 16
+local CASCADING <const> = 32
+local DELETING <const> = 64
 local core = redis.call('HGET', tag .. ':meta', 'core') or string.rep('\0', 69)
 local back, front, epoch, prios, listen, switches, runners, queued = struct.unpack(NUMBERS, core)
 
@@ -191,7 +192,7 @@ local function finish()
     q + (counts.Q or 0), w + (counts.W or 0), s + (counts.S or 0), p + (counts.P or 0),
     r + (counts.R or 0), c + (counts.C or 0), d + (counts.D or 0))
   if changed ~= core then redis.call('HSET', tag .. ':meta', 'core', changed) end
-  if switches ~= 0 and has(switches, LIMITED) ~= 0 and (counts.P or 0) < 0 then
+  if switches ~= 0 and has(switches, SLOTS) ~= 0 and (counts.P or 0) < 0 then
     -- A slot came free, and somebody may wait for it.
     must_ring = must_ring or q + (counts.Q or 0) > redis.call('ZCARD', tag .. ':blocked')
   end

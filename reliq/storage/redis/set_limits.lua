@@ -14,8 +14,8 @@ if rate == 0 then redis.call('HDEL', tag .. ':meta', 'full_at') else ends().side
 -- Lines keep jobs out as far as the widest head reached.
 local widest = tonumber(redis.call('HGET', tag .. ':meta', 'widest') or 1)
 if width > widest then redis.call('HSET', tag .. ':meta', 'widest', text(width)) end
-local limited = (rate > 0 or concurrency > 0) and LIMITED or 0
-switches = bor(band(switches, 255 - LIMITED - BOUNDED), limited + (length > 0 and BOUNDED or 0))
+local found = (concurrency > 0 and SLOTS + LIMITED or rate > 0 and LIMITED or 0) + (length > 0 and BOUNDED or 0)
+switches = bor(band(switches, 255 - SLOTS - LIMITED - BOUNDED), found)
 if old and queued > redis.call('ZCARD', tag .. ':blocked') then
   local before, before_ms, slots = struct.unpack('<I6I6I6', old)
   local is_faster = before > 0 and (rate == 0 or rate / rate_ms > before / before_ms)
