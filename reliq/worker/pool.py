@@ -259,10 +259,10 @@ class WorkerPool:
             if len(crew.sources) > 1:
                 crew.remove(source, lambda: until(min(deadline, self._deadline)))
                 return
-            self._crews = [other for other in self._crews if other is not crew]
             crew.quiet()
             crew.drain(EVERYTHING, lambda: until(min(deadline, self._deadline)))
             crew.close()
+            self._crews = [other for other in self._crews if other is not crew]
 
     def _crew_of(self, storage: Storage) -> Crew | None:
         return next((crew for crew in self._crews if crew.storage is storage), None)
@@ -271,6 +271,8 @@ class WorkerPool:
 
     def _stop(self) -> None:
         """The order of a stop: runners, then what they hold, then the threads that keep it alive."""
+        for crew in self._crews:
+            crew.ledger.wake_waiters()  # a removal that waits for handlers has this stop's deadline, too
         with self._changing:  # a queue that is being added or removed is so first
             crews = self._crews
         for crew in crews:

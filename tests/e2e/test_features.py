@@ -415,6 +415,31 @@ def test_removing_a_queue_gives_its_work_back(storage: Storage) -> None:  # F004
         assert stays.call("x", 5, timeout=PATIENCE) == 5
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_stop_ends_a_removal_that_waits(storage: Storage, is_last: bool) -> None:
+    goes, stays = Queue("goes", storage), Queue("stays", storage)
+    begun = threading.Event()
+
+    @goes.handler
+    def run(job: Job) -> None:
+        begun.set()
+        job.signal.wait(PATIENCE)
+        job.check()
+
+    stays.handler(lambda job: None)
+    goes.enqueue("long", None)
+    pool = WorkerPool([goes] if is_last else [goes, stays], threads=2).start()
+    assert begun.wait(PATIENCE)
+    removal = threading.Thread(target=pool.remove, args=(goes,))
+    removal.start()
+    began = time.monotonic()
+    pool.stop(timeout=0)
+    removal.join(PATIENCE)
+    assert time.monotonic() - began < PATIENCE / 2
+    assert goes.counts()["queued"] == 1
+    assert storage.workers() == []
+
+
 def test_a_handler_cannot_remove_its_own_queue(storage: Storage) -> None:
     queue = Queue("q", storage)
     pools: list[WorkerPool] = []
