@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from ...errors import InvalidJobError
@@ -54,6 +55,8 @@ _SETTLED = (
     "SELECT i.n, o.state, o.is_new, o.news FROM settle_in AS i LEFT JOIN settle_out AS o USING (n) "
     "WHERE o.state IS NOT 'completed' OR o.is_new <> 1 ORDER BY i.n"
 )
+# What few jobs have. Whether any of a batch does is asked without a step of Python's for each.
+_GROUP, _AFTER, _IS_PERSISTENT = (itemgetter(NewRecord._fields.index(f)) for f in ("group", "after", "is_persistent"))
 #: In the cursor of a listing of the queued: blocked ones are next.
 _BLOCKED = -1
 _PAGES = {
@@ -133,8 +136,7 @@ class SqlStorage(Storage):
              now + job.delay_ms if job.at_ms is None else job.at_ms, waited_ms)
             for job in jobs
         ]  # fmt: skip
-        # What few jobs have: group, after, is_persistent.
-        has_ties = any(job[10:] != (None, (), False) for job in jobs)
+        has_ties = any(map(_GROUP, jobs)) or any(map(_AFTER, jobs)) or any(map(_IS_PERSISTENT, jobs))
         staged: list[Row] = rows
         if has_ties:
             staged = [(*row, json.dumps(_ties(job))) for row, job in zip(rows, jobs, strict=True)]
@@ -659,6 +661,8 @@ def _ties(job: NewRecord) -> dict[str, Any]:
 
 def _waits_for_later(jobs: Sequence[NewRecord], numbers: Mapping[str, int]) -> int | None:
     """The number of the job behind the first one that names a later one in its ``after``."""
+    if not any(map(_AFTER, jobs)):
+        return None
     for n, job in enumerate(jobs):
         if job.after and any(numbers.get(id, -1) > n for id in job.after):
             return n + 1
