@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from reliq import Job, MemoryStorage, NewJob, Queue, Storage, WorkerPool
-from reliq.storage.base import Doorbell
+from reliq import Job, MemoryStorage, NewJob, Queue, RedisStorage, Storage, WorkerPool
+from reliq.lifecycle import State
+from reliq.storage.base import MAX_BATCH, Doorbell, NewRecord, Schedule, Worker
 from reliq.worker import turnstile
 from reliq.worker.batching import BatchSize
 from reliq.worker.source import Source
 from reliq.worker.turnstile import Turnstile
 
+from .conftest import Open
+
 PATIENCE = 10.0
+ALICE = Worker("alice", "01", 1, 15_000)
+#: Due in a long time.
+TICK = Schedule("tick", b"spec", 10**14)
+
+
+@pytest.fixture
+def redis_storage(redis_url: str, redis_prefix: str) -> Iterator[RedisStorage]:
+    storage = RedisStorage(redis_url, prefix=redis_prefix)
+    yield storage
+    storage.close()
+
+
+def new(id: str) -> NewRecord:
+    return NewRecord(id, os.urandom(8), b"\x01\x00\x00null", 3, 60_000, 60_000, 60_000)
+
+
+def enqueue_and_claim(storage: Storage, prefix: str, number: int, serial: int) -> None:
+    for at in range(0, number, MAX_BATCH):
+        storage.enqueue("q", [new(f"{prefix}{n}") for n in range(at, min(number, at + MAX_BATCH))])
+    taken = 0
+    while taken < number:
+        taken += len(storage.claim("q", ALICE, MAX_BATCH, serial=serial, lease_ms=60_000).jobs)
+        serial += 1
 
 
 # -- where runners wait ---------------------------------------------------------------
@@ -137,3 +165,37 @@ def test_of_linked_jobs_with_one_id_the_first_wins(storage: Storage) -> None:
     answers = queue.enqueue_many(jobs)
     assert [answer.status for answer in answers] == ["queued", "queued", "duplicate", "queued"]
     assert [answer.state for answer in answers] == ["waiting", "queued", "waiting", "waiting"]
+
+
+# -- deletion -------------------------------------------------------------------------
+
+
+def test_a_schedule_is_found_on_a_queue_that_another_process_deleted(open_storage: Open) -> None:
+    storage, other = open_storage(), open_storage()
+    assert storage.put_schedule("q", TICK)
+    other.delete("q")
+    assert other.queues() == []
+    assert storage.put_schedule("q", TICK)
+    # A reaper of the whole storage goes by the names.
+    assert other.queues() == ["q"]
+
+
+def test_a_deletion_is_not_held_up_by_jobs_that_came_since(redis_storage: RedisStorage) -> None:
+    enqueue_and_claim(redis_storage, "old-", MAX_BATCH + 500, 1)
+    assert redis_storage._run("delete", "q", 1, MAX_BATCH) == [MAX_BATCH + 500, b"0"]
+    enqueue_and_claim(redis_storage, "new-", MAX_BATCH + 500, 10)
+    # More leases of new jobs than one step looks at, and renewed they never end.
+    assert redis_storage._run("delete", "q", 0, MAX_BATCH) == [0, b"1"]
+    assert redis_storage.counts("q")[State.PROCESSING] == MAX_BATCH + 500
+    assert not redis_storage.reap("q", interval_ms=1_000).more
+    [worker] = redis_storage.workers("q")
+    assert worker.processing == MAX_BATCH + 500
+
+
+def test_a_schedule_that_is_put_during_a_deletion_stays(redis_storage: RedisStorage) -> None:
+    enqueue_and_claim(redis_storage, "old-", MAX_BATCH + 500, 1)
+    assert redis_storage._run("delete", "q", 1, MAX_BATCH) == [MAX_BATCH + 500, b"0"]
+    assert redis_storage.put_schedule("q", TICK)
+    assert redis_storage._run("delete", "q", 0, MAX_BATCH) == [0, b"1"]
+    assert redis_storage.schedules("q") == [TICK]
+    assert redis_storage.counts("q")[State.PROCESSING] == 0
