@@ -12,7 +12,7 @@ import pytest
 
 from reliq import Job, MemoryStorage, NewJob, Queue, RedisStorage, Storage, WorkerPool
 from reliq.lifecycle import State
-from reliq.storage.base import MAX_BATCH, Doorbell, NewRecord, Schedule, Worker
+from reliq.storage.base import MAX_BATCH, Doorbell, NewRecord, Outcome, Schedule, Verb, Worker
 from reliq.worker import turnstile
 from reliq.worker.batching import BatchSize
 from reliq.worker.source import Source
@@ -199,3 +199,25 @@ def test_a_schedule_that_is_put_during_a_deletion_stays(redis_storage: RedisStor
     assert redis_storage._run("delete", "q", 0, MAX_BATCH) == [0, b"1"]
     assert redis_storage.schedules("q") == [TICK]
     assert redis_storage.counts("q")[State.PROCESSING] == 0
+
+
+# -- links ----------------------------------------------------------------------------
+
+
+def test_a_failure_that_was_taken_back_fails_nobody_who_came_to_wait_since(storage: Storage) -> None:
+    storage.enqueue("q", [new("a")])
+    for at in range(2):
+        storage.enqueue("q", [new(f"{at}-{n}")._replace(after=("a",)) for n in range(MAX_BATCH)])
+    [job] = storage.claim("q", ALICE, 1, serial=1, lease_ms=60_000).jobs
+    storage.settle("q", ALICE, [Outcome("a", job.nonce, job.token, Verb.FAIL, error=b"{}")])
+    assert storage.revive("q", ["a"]) == ["a"]  # before all of its dependents have learned of the failure
+    storage.enqueue("q", [new("x")._replace(after=("a",))])
+    for _ in range(3):
+        storage.reap("q", interval_ms=1_000)
+    assert storage.read("q", ["x"])[0].state is State.WAITING
+    [job] = storage.claim("q", ALICE, 1, serial=2, lease_ms=60_000).jobs
+    storage.settle("q", ALICE, [Outcome("a", job.nonce, job.token, Verb.COMPLETE, b"r")])
+    for _ in range(3):
+        storage.reap("q", interval_ms=1_000)
+    assert storage.read("q", ["x"])[0].state is State.QUEUED
+    assert storage.counts("q")[State.WAITING] == 0
