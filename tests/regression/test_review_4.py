@@ -133,6 +133,23 @@ def test_a_pool_whose_last_queue_was_removed_can_be_stopped(storage: Storage, is
     assert stopped == ["stopped"]
 
 
+def test_a_late_claim_on_a_removed_queue_takes_no_job(storage: Storage) -> None:
+    stays, goes = Queue("stays", storage), Queue("goes", storage)
+    for queue in (stays, goes):
+        queue.handler(lambda job: None)
+    with WorkerPool([stays, goes], threads=1) as pool:
+        [crew] = pool._crews
+        [source] = (source for source in crew.sources if source.name == "goes")
+        pool.remove(goes)
+        goes.enqueue("a", max_attempts=1)
+        # Its lease would be found by the signing off, as that of a run that was lost.
+        assert crew._runners[0]._claim(source) == (None, False)
+        assert "goes" not in [worker.queue for worker in storage.workers()]
+        status = goes.get_status("a")
+        assert status is not None
+        assert (status.state, status.attempts) == ("queued", 0)
+
+
 # -- many at once ---------------------------------------------------------------------
 
 
