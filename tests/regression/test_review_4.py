@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliq import Job, MemoryStorage, NewJob, Queue, RedisStorage, Storage, WorkerPool
+from reliq import Job, MemoryStorage, NewJob, Queue, Reaper, RedisStorage, Storage, WorkerPool
 from reliq.lifecycle import State
 from reliq.storage.base import MAX_BATCH, Doorbell, NewRecord, Outcome, Schedule, Verb, Worker
+from reliq.storage.sql.connection import Row, Write
+from reliq.storage.sql.storage import SqlStorage
 from reliq.worker import turnstile
 from reliq.worker.batching import BatchSize
 from reliq.worker.source import Source
@@ -216,6 +218,37 @@ def test_a_schedule_that_is_put_during_a_deletion_stays(redis_storage: RedisStor
     assert redis_storage._run("delete", "q", 0, MAX_BATCH) == [0, b"1"]
     assert redis_storage.schedules("q") == [TICK]
     assert redis_storage.counts("q")[State.PROCESSING] == 0
+
+
+def test_a_deletion_that_broke_off_is_carried_out_by_a_reaper_of_the_whole_storage(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(2):
+        storage.enqueue("q", [new(f"{at}-{n}") for n in range(MAX_BATCH)])
+
+    # The process dies after the first step.
+    if isinstance(storage, RedisStorage):
+        assert storage._run("delete", "q", 1, MAX_BATCH) == [2 * MAX_BATCH, b"0"]
+    else:
+        assert isinstance(storage, SqlStorage)
+        write, steps = storage._database.write, itertools.count()
+
+        def first_only(what: Write) -> list[list[Row]]:
+            if next(steps):
+                raise KeyboardInterrupt
+            return write(what)
+
+        with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+            broken.setattr(storage._database, "write", first_only)
+            storage.delete("q")
+    for _ in range(3):
+        storage.skew_ms += 1_000
+        Reaper(storage).run_once()
+    if isinstance(storage, SqlStorage):
+        assert storage._database.ask("SELECT count(*) FROM job", {}) == [(0,)]
+        assert storage.queues() == []
+    else:
+        assert storage._client.link.execute("HLEN", f"{storage._tag('q')}:jobs")[0] == 0
 
 
 # -- links ----------------------------------------------------------------------------

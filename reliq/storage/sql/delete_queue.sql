@@ -29,9 +29,10 @@ CREATE TEMP TRIGGER delete_forget_do INSTEAD OF INSERT ON delete_forget BEGIN
         SELECT n_waiting + n_scheduled + n_queued + n_failing + n_completed + n_failed + n_blocked
         FROM queue WHERE qid = NEW.qid
     );
-    -- Its number and `back` stay: other processes know it, and keys rest on it.
+    -- Its number and `back` stay: other processes know it, and keys rest on it. Its name until all is carried out, so
+    -- that a reaper of the whole store does that where this breaks off.
     UPDATE queue
-    SET epoch = epoch + 1, has_upkeep = 1, is_listed = 0, is_paused = 0, reaped_ms = 0, n_waiting = 0, n_scheduled = 0,
+    SET epoch = epoch + 1, has_upkeep = 1, is_listed = 2 * (is_listed > 0), is_paused = 0, reaped_ms = 0, n_waiting = 0, n_scheduled = 0,
         n_queued = 0, n_failing = 0, n_completed = 0, n_failed = 0, n_blocked = 0, is_limited = 0, is_bounded = 0
     WHERE qid = NEW.qid;
     DELETE FROM limits WHERE qid = NEW.qid;
@@ -44,4 +45,5 @@ CREATE TEMP TRIGGER delete_rest_do INSTEAD OF INSERT ON delete_rest BEGIN
     INSERT INTO sweep VALUES (NEW.now_ms, NEW.qid, {max_batch});
     INSERT INTO carry SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM cascade WHERE qid = NEW.qid);
     UPDATE delete_out SET more = {purge_left} OR EXISTS (SELECT 1 FROM cascade WHERE qid = NEW.qid);
+    UPDATE queue SET is_listed = 0 WHERE qid = NEW.qid AND is_listed = 2 AND NOT (SELECT more FROM delete_out);
 END;

@@ -11,5 +11,5 @@ CREATE TEMP TRIGGER put_schedule_do INSTEAD OF INSERT ON put_schedule BEGIN
     INSERT OR REPLACE INTO schedule (qid, name, spec, next_ms)
     SELECT NEW.qid, NEW.name, NEW.spec, NEW.next_ms FROM schedule_out;
     -- So that a reaper of the whole store finds a queue that holds nothing else.
-    UPDATE queue SET is_listed = 1 WHERE qid = NEW.qid AND NOT is_listed AND EXISTS (SELECT 1 FROM schedule_out);
+    UPDATE queue SET is_listed = 1 WHERE qid = NEW.qid AND is_listed <> 1 AND EXISTS (SELECT 1 FROM schedule_out);
 END;

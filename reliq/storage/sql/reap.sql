@@ -108,5 +108,8 @@ CREATE TEMP TRIGGER reap_upkeep_do INSTEAD OF INSERT ON reap_upkeep BEGIN
         WHERE NOT q.is_listed LIMIT NEW.limit_n
     );
     DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE at_s < {clock_s} - 60 LIMIT NEW.limit_n);
-    UPDATE queue SET reaped_ms = NEW.now_ms, has_upkeep = (SELECT more FROM reap_out) WHERE qid = NEW.qid;
+    UPDATE queue
+    SET reaped_ms = NEW.now_ms, has_upkeep = r.more, is_listed = iif(is_listed = 2 AND NOT r.more, 0, is_listed)
+    FROM reap_out AS r
+    WHERE qid = NEW.qid;
 END;

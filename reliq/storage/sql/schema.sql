@@ -4,7 +4,7 @@
 CREATE TABLE queue (
     qid             INTEGER PRIMARY KEY,
     name            TEXT NOT NULL UNIQUE,
-    is_listed       INTEGER NOT NULL DEFAULT 0,  -- something was enqueued to it
+    is_listed       INTEGER NOT NULL DEFAULT 0,  -- something was enqueued to it; 2: deleted, not yet carried out
     is_paused       INTEGER NOT NULL DEFAULT 0,
     epoch           INTEGER NOT NULL DEFAULT 1,  -- raised by purge; see `{live}` in statements.py
     front           INTEGER NOT NULL DEFAULT 0,  -- a job put at the front gets front - 1, - 2, ...
