@@ -251,6 +251,22 @@ def test_a_deletion_that_broke_off_is_carried_out_by_a_reaper_of_the_whole_stora
         assert storage._client.link.execute("HLEN", f"{storage._tag('q')}:jobs")[0] == 0
 
 
+def test_a_pool_that_outlives_its_queue_leaves_nothing_behind(
+    redis_storage: RedisStorage, redis_url: str, redis_prefix: str
+) -> None:
+    import redis
+
+    queue = Queue("q", redis_storage)
+    queue.handler(lambda job: None)
+    with WorkerPool(queue, threads=2):
+        queue.call("a", timeout=PATIENCE)
+        queue.delete()
+        Reaper(queue).run_once()
+    with redis.Redis.from_url(redis_url) as client:
+        left = [key for key in client.scan_iter(match=f"*{redis_prefix}*", count=1_000) if client.pttl(key) < 0]
+    assert left == []
+
+
 # -- links ----------------------------------------------------------------------------
 
 
