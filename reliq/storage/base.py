@@ -366,7 +366,8 @@ class Storage(ABC):
 
         Dependencies (I47): a job with ``after`` is accepted as ``waiting`` unless each of them is a completed
         record (then as if it had none, but that they are pinned). It binds to the incarnations that stand
-        under those ids now, earlier jobs of the same batch included. When the last of them has completed it is promoted: to ``scheduled`` when its
+        under those ids now, earlier jobs of the same batch included. When the last of them has completed it is
+        promoted: to ``scheduled`` when its
         due time has not come, else to ``queued``. When one of them fails or is removed (or is absent or
         failed already at the enqueue) it becomes ``failed`` with an error of type ``DependencyError`` that names the id
         and the cause. Promotion and failing are carried out in bounded steps: up to MAX_BATCH by the transition
