@@ -313,7 +313,10 @@ class Doorbell(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> str | None:
-        """Block until a queue rings; its name, or None after ``timeout`` seconds or :meth:`wake`."""
+        """Block until a queue rings; its name, or None after ``timeout`` seconds or :meth:`wake`.
+
+        None may come early. A ``timeout`` of less than 0.9 s is kept to a few ms, a longer one to 0.1 s.
+        """
 
     @abstractmethod
     def wake(self) -> None:

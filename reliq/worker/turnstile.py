@@ -85,7 +85,7 @@ class Turnstile:
         self._waits_until = math.inf  # before the look at what is held: see `hold`
         now = time.monotonic()
         # Nobody rings when a rate limit has its next token.
-        until = min([self._look_at, *(source.held_until for source in self._sources if source.held_until > now)])
+        until = min([self._look_at, *(source.held_until for source in self._sources if source.held_until > -math.inf)])
         self._waits_until = until
         try:
             return bell.wait(max(0.0, until - now))
