@@ -419,6 +419,15 @@ class LinkContract(ContractBase):
             together(steps)
             assert take_one(storage).id == c
 
+    def test_i47_a_job_without_a_delay_is_queued_at_once_whatever_the_clocks(self, storage: Storage) -> None:
+        """Who lets it go may have looked at the clock before who enqueued it."""
+        job = put_and_take(storage, "a")
+        storage.skew_ms += 50
+        put(storage, "next", after=["a"])
+        storage.skew_ms -= 50
+        settle(storage, job)
+        assert state_of(storage, "next") is State.QUEUED
+
     # -- what stays meanwhile ---------------------------------------------------------
 
     @pytest.mark.parametrize("case", DEPENDENTS)
