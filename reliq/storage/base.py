@@ -38,6 +38,9 @@ TOMBSTONE_MS = 60_000
 HISTORY = 5
 #: The most ids one atomic step touches. Longer batches are split by the storage.
 MAX_BATCH = 1_000
+#: The most dependents that one step lets go or fails. They are more work than other ids, and every thread that settles
+#: does such a step while some are left: together they stand before whoever else wants something.
+MAX_CASCADE = 256
 #: The most jobs that one job may wait for.
 MAX_LINKS = 1_000
 #: A claim stops at this many bytes of messages (but takes at least one job).
@@ -373,7 +376,7 @@ class Storage(ABC):
         promoted: to ``scheduled`` when its
         due time has not come, else to ``queued``. When one of them fails or is removed (or is absent or
         failed already at the enqueue) it becomes ``failed`` with an error of type ``DependencyError`` that names the id
-        and the cause. Promotion and failing are carried out in bounded steps: up to MAX_BATCH by the transition
+        and the cause. Promotion and failing are carried out in bounded steps: up to MAX_CASCADE by the transition
         that caused them, the rest by later settles and reaps (``more``); meanwhile the jobs stay ``waiting``.
         A completed record that an unfinished dependent waits for, or waited for, is pinned: its result_ttl
         begins when the last of its dependents has ended, and until then the id is not free and the result stays.
