@@ -38,7 +38,7 @@ def _kill_holders(crowd: Crowd, kills: int, patience: float = BOUND_S) -> list[f
 def test_persistent_jobs_of_a_killed_process_find_another_home(where: dict[str, Any], tmp_path: Path) -> None:
     """5 jobs, 3 processes of 3 threads: held once each, and again within worker_ttl and a reap interval of a death."""
     with Crowd(where, tmp_path, 3, CONFIG) as crowd:
-        took = _kill_holders(crowd, 3 if "url" in where else 2)
+        took = _kill_holders(crowd, 2)
         for id in IDS:
             assert crowd.queue.cancel(id, running=True).status == "cancelling"
         until(lambda: not any(crowd.queue.counts().values()), what="the end by cancelling")
