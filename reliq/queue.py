@@ -555,7 +555,10 @@ def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict
 
 
 def in_order(records: Sequence[NewRecord]) -> list[int]:
-    """The numbers of linked ``records``, each behind those that it waits for; raises InvalidJobError for a cycle."""
+    """The numbers of linked ``records``, each behind those that it waits for and otherwise as they stand.
+
+    Raises InvalidJobError for a cycle.
+    """
     numbers: dict[str, int] = {}
     for n, record in enumerate(records):
         numbers.setdefault(record.id, n)  # of one id the first counts
@@ -567,10 +570,20 @@ def in_order(records: Sequence[NewRecord]) -> list[int]:
             f"jobs that name each other in after must be at most {MAX_BATCH} in one call, got {len(records)}"
         )
     try:
-        return list(TopologicalSorter(inside).static_order())
+        TopologicalSorter(inside).prepare()
     except CycleError as error:
         ids = " -> ".join(repr(records[n].id) for n in error.args[1][:10])
         raise InvalidJobError(f"after must not go round in a circle, got {ids}") from None
+    order: dict[int, None] = {}
+    pending = list(reversed(inside))
+    while pending:
+        n = pending[-1]
+        waits_for = [] if n in order else [other for other in inside[n] if other not in order]
+        if waits_for:
+            pending += reversed(waits_for)
+        else:
+            order[pending.pop()] = None
+    return list(order)
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

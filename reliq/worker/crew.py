@@ -88,6 +88,10 @@ class Crew:
         source.is_closed = True
         self._change(tuple(other for other in self.sources if other is not source), still=source)
         self.drain(Which(source), remaining)
+        # A claim that began meanwhile hands its jobs back: signing off would count them as runs that were lost.
+        self.ledger.leave(source)
+        last_try = time.monotonic() + LAST_TRY_S
+        self.ledger.wait_empty(lambda: until(last_try), Which(source))
         self._heartbeat.change(self.sources)
         self._leave(source)
 

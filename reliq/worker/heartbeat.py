@@ -56,7 +56,8 @@ class Heartbeat(Periodic):
         self._beat_at = now
         self._suspicious = max(0, self._suspicious - 1)
         for source in self._sources:
-            self.beat(source)
+            if not source.is_left:  # it would sign the worker on again
+                self.beat(source)
 
     def beat(self, source: Source) -> None:
         """One heartbeat for one queue."""

@@ -153,9 +153,11 @@ class Ledger:
 
     # -- the runner -------------------------------------------------------------------
 
-    def reserve(self, source: Source) -> int:
-        """The serial of a claim that is about to be made."""
+    def reserve(self, source: Source) -> int | None:
+        """The serial of a claim that is about to be made; None when the pool has left the queue."""
         with self._lock:
+            if source.is_left:
+                return None
             serial = self._next_serial
             self._next_serial += 1
             self._in_flight[serial] = source
@@ -351,6 +353,11 @@ class Ledger:
         return not any(map(which.covers, self._batches.values())) and not any(
             which.source in (None, source) for source in self._in_flight.values()
         )
+
+    def leave(self, source: Source) -> None:
+        """Let no claim begin any more on the queue: those that did are held or in flight."""
+        with self._lock:
+            source.is_left = True
 
     def wake_waiters(self) -> None:
         """Let :meth:`wait_empty` ask again how long it may wait."""

@@ -101,7 +101,7 @@ class WorkerPool:
     @property
     def is_running(self) -> bool:
         """Whether it was started and not stopped."""
-        return self._pid == os.getpid() and bool(self._crews) and not self._stopped.is_set()
+        return self._pid == os.getpid() and not self._stopped.is_set()
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Call ``listener(event)``: ``started`` ``stopped`` ``processing`` ``completed`` ``failing`` ``failed``
@@ -142,7 +142,7 @@ class WorkerPool:
         self._check_pid()
         deadline = math.inf if timeout is None else time.monotonic() + check_seconds("timeout", timeout, zero=True)
         with self._lock:
-            if not self._crews:
+            if self._pid is None:
                 return
             first = not self._is_stopping
             self._is_stopping = True

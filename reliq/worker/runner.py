@@ -84,6 +84,8 @@ class Runner(Service):
     def _claim(self, source: Source) -> tuple[Batch | None, bool]:
         source.looked_at = time.monotonic()
         serial = self._ledger.reserve(source)
+        if serial is None:
+            return None, False
         try:
             claim = source.storage.claim(
                 source.name, self._worker, source.size.size, serial=serial, lease_ms=source.lease_ms

@@ -15,7 +15,8 @@ class Source:
     """What it takes to claim, run and settle jobs of one queue.
 
     ``looked_at``: the last claim, monotonic; ``held_until``: when a rate limit has its next token, as far
-    as this pool knows, -inf while none holds it; ``is_closed``: the pool gave the queue up.
+    as this pool knows, -inf while none holds it; ``is_closed``: the pool gave the queue up, what is claimed is handed
+    back; ``is_left``: nor is anything claimed any more, the pool signs off (set under the ledger's lock).
     """
 
     name: str
@@ -26,3 +27,4 @@ class Source:
     looked_at: float = -math.inf
     held_until: float = -math.inf
     is_closed: bool = False
+    is_left: bool = False

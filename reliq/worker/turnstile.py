@@ -43,16 +43,18 @@ class Turnstile:
         with self._place:
             while not self.is_closed:
                 # The bell before the first look: what comes after that look rings it.
-                bell = self._bell_of(self._sources)
+                belled = self._sources
+                bell = self._bell_of(belled)
                 if self._unlooked:
                     return self._unlooked.popleft()
                 if (source := self._let_go()) is not None:
                     return source
                 rang = self._wait(bell)
                 if rang is not None:
-                    source = next((source for source in self._sources if source.name == rang), None)
+                    # Also once closed, or once the queue was removed: the ring may be the only one, and others may
+                    # wait for it; its runner has to pass it on.
+                    source = next((source for source in belled if source.name == rang), None)
                     if source is not None:
-                        # Also once closed: the ring may be the only one, its runner has to pass it on.
                         return source
                 elif not self.is_closed and time.monotonic() >= self._look_at:
                     self.look_at_all()
@@ -83,12 +85,12 @@ class Turnstile:
 
     def _wait(self, bell: Doorbell) -> str | None:
         self._waits_until = math.inf  # before the look at what is held: see `hold`
-        now = time.monotonic()
-        # Nobody rings when a rate limit has its next token.
-        until = min([self._look_at, *(source.held_until for source in self._sources if source.held_until > -math.inf)])
+        # Nobody rings when a rate limit has its next token, which may have come since `_let_go` looked.
+        held = (source.held_until for source in self._sources if source.held_until > -math.inf)
+        until = min([self._look_at, *held])
         self._waits_until = until
         try:
-            return bell.wait(max(0.0, until - now))
+            return bell.wait(max(0.0, until - time.monotonic()))
         except BaseException:
             self.look_at_all()  # a ring may have gone down with the connection
             raise

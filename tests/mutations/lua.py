@@ -204,7 +204,8 @@ LUA = (
     _lua("cancel-of-any-incarnation", "I35 a cancel may name the incarnations", "cancel",
          " and (nonce == '' or nonce == r[NONCE])", "", "test_i35_a_cancel_may_name_the_incarnations"),
     _lua("delete-wakes-no-running-waiter", "I38 every end wakes every waiter", "removal",
-         "if r and r[STATE] == 'P' then ends().drop(id, r, 'p') end", "", "test_i38_a_delete_wakes_every_waiter"),
+         "if r and r[STATE] == 'P' and not is_live(r) then ends().drop(id, r, 'p') end", "",
+         "test_i38_a_delete_wakes_every_waiter"),
     _lua("delete-counts-no-running", "a deleted queue goes with its running jobs", "removal",
          "return purged + running", "return purged", "test_a_deleted_queue_leaves_nothing"),
 )  # fmt: skip

@@ -37,8 +37,14 @@ def done(entry: Entry) -> Finished:
     return Finished(Outcome(claimed.id, claimed.nonce, claimed.token, Verb.COMPLETE))
 
 
+def reserve(ledger: Ledger, source: Source) -> int:
+    serial = ledger.reserve(source)
+    assert serial is not None
+    return serial
+
+
 def enter(ledger: Ledger, *ids: str, source: Source = SOURCE) -> Batch:
-    batch = ledger.enter(ledger.reserve(source), jobs(*ids))
+    batch = ledger.enter(reserve(ledger, source), jobs(*ids))
     assert batch is not None
     return batch
 
@@ -168,7 +174,7 @@ def test_advance_finishes_and_starts(ledger: Ledger) -> None:
 
 
 def test_a_claim_is_in_flight_until_its_jobs_are_in(ledger: Ledger) -> None:
-    first, second = ledger.reserve(SOURCE), ledger.reserve(SOURCE)
+    first, second = reserve(ledger, SOURCE), reserve(ledger, SOURCE)
     assert (first, second) == (1, 2)
     snapshot = ledger.snapshot(SOURCE)
     assert (snapshot.below, snapshot.in_flight, snapshot.entries) == (3, [1, 2], [])
@@ -281,7 +287,7 @@ def test_a_lost_running_job_is_told_and_its_outcome_dropped(ledger: Ledger) -> N
 
 
 def test_seize_gives_everything_back_in_the_order_of_the_claims(ledger: Ledger) -> None:
-    early, late = ledger.reserve(SOURCE), ledger.reserve(SOURCE)
+    early, late = reserve(ledger, SOURCE), reserve(ledger, SOURCE)
     second = ledger.enter(late, jobs("c", "d"))
     first = ledger.enter(early, jobs("a", "b"))
     assert first is not None and second is not None

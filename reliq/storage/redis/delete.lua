@@ -11,11 +11,13 @@ local is_done = removal().step(tonumber(ARGV[3]))
 if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
 finish()
 if is_done and redis.call('EXISTS', tag .. ':cascades') == 1 then is_done = false end
-if is_done and redis.call('EXISTS', tag .. ':jobs') == 0 then
+-- Jobs, schedules or limits that came since the first step are of a new queue.
+local is_new = redis.call('EXISTS', tag .. ':jobs', tag .. ':ticks') > 0 or redis.call('HEXISTS', tag .. ':meta', 'limits') == 1
+if is_done and not is_new then
   for prio = 0, 9 do redis.call('UNLINK', pending_key(prio)) end
   for _, name in ipairs({
     'messages', 'results', 'errors', 'waiters', 'side', 'progress', 'open', 'pins', 'blocked', 'waiting', 'scheduled', 'expiry', 'dead',
-    'workers', 'runners', 'wake', 'due-wake', 'meta', 'cascades', 'schedules', 'ticks',
+    'workers', 'runners', 'wake', 'due-wake', 'meta', 'cascades',
   }) do
     redis.call('UNLINK', tag .. ':' .. name)
   end

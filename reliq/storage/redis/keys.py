@@ -13,7 +13,8 @@ Of jobs with more to them than a record: ``:side`` HASH id -> map, ``:progress``
 ``:group:<group>`` ZSET id -> sequence of the group's unfinished jobs, ``:dependents:<id>`` ZSET nonce and id ->
 sequence of those that wait for a job, ``:pins`` HASH id -> how many those are, ``:open`` HASH id -> how many it
 waits for, ``:cascades`` LIST and ``:cascade:<number>`` ZSET of those that have yet to learn of an end. Schedules:
-``:schedules`` HASH name -> spec, ``:ticks`` ZSET name -> next tick.
+``:schedules`` HASH name -> spec, ``:ticks`` ZSET name -> next tick. ``:deleted`` LIST and ``:deleted:<number>`` ZSET:
+leases of a deleted queue's jobs that have yet to be carried out.
 """
 
 from __future__ import annotations

@@ -15,35 +15,40 @@ local function purge()
   return q + w + s + r + c + d, p
 end
 
--- The same for good, with all settings; the running ones are absent from now on too.
+-- The same for good, with all settings; the running ones are absent from now on too. Their leases are put aside for
+-- the steps: those of jobs that are enqueued and claimed meanwhile are not among them, however many these are.
 local function begin()
   local purged, running = purge()
   switches = bor(band(switches, CASCADING), DELETING)
   redis.call('HDEL', tag .. ':meta', 'limits', 'full_at')
   redis.call('UNLINK', tag .. ':schedules', tag .. ':ticks')
+  for _, worker in ipairs(redis.call('ZRANGE', tag .. ':workers', 0, -1)) do
+    local processing = tag .. ':processing:' .. worker
+    if redis.call('EXISTS', processing) == 1 then
+      local number = text(redis.call('HINCRBY', tag .. ':meta', 'deleted', 1))
+      redis.call('RENAME', processing, tag .. ':deleted:' .. number)
+      redis.call('RPUSH', tag .. ':deleted', number)
+    end
+    registry().unregister(worker)
+  end
   return purged + running
 end
 
 -- Carry out up to `limit` of what `begin` made absent; true when nothing is left of it.
 local function step(limit)
   local left = limit
-  for _, worker in ipairs(redis.call('ZRANGE', tag .. ':workers', 0, -1)) do
-    local processing, offset, ids = tag .. ':processing:' .. worker, 0, {true}
-    while left > 0 and #ids > 0 do
-      ids = redis.call('ZRANGE', processing, offset, offset + left - 1)
-      for _, id in ipairs(ids) do
-        local r = decode(redis.call('HGET', tag .. ':jobs', id))
-        if r and r[STATE] == 'P' and is_live(r) then
-          -- Of a job that was enqueued since.
-          offset = offset + 1
-        else
-          redis.call('ZREM', processing, id)
-          if r and r[STATE] == 'P' then ends().drop(id, r, 'p') end
-        end
-        left = left - 1
-      end
+  while left > 0 do
+    local number = redis.call('LINDEX', tag .. ':deleted', 0)
+    if not number then break end
+    local asked = left
+    local leases = redis.call('ZPOPMIN', tag .. ':deleted:' .. number, asked)
+    left = left - #leases / 2
+    for i = 1, #leases, 2 do
+      local id = leases[i]
+      local r = decode(redis.call('HGET', tag .. ':jobs', id))
+      if r and r[STATE] == 'P' and not is_live(r) then ends().drop(id, r, 'p') end
     end
-    if redis.call('EXISTS', processing) == 0 then registry().unregister(worker) end
+    if #leases / 2 < asked then redis.call('LPOP', tag .. ':deleted') end
   end
   local is_done = not ends().clear_purged(limit) and left > 0
   is_done = is_done and redis.call('EXISTS', tag .. ':cascades') == 0

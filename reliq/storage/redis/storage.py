@@ -283,7 +283,7 @@ class RedisStorage(Storage):
             total, is_done, is_first = total + int(jobs), done == b"1", 0
         self._client.command("SREM", registry_key(self._prefix), queue)
         self._registered.pop(queue, None)
-        if any((self._core(queue) or b"")[:_BACK_SIZE]):  # a job was enqueued meanwhile
+        if any((self._core(queue) or b"")[:_BACK_SIZE]) or self.schedules(queue):  # what came meanwhile
             self._register(queue)
         return total
 
@@ -305,8 +305,9 @@ class RedisStorage(Storage):
 
     def put_schedule(self, queue: str, schedule: Schedule, *, only_new: bool = False) -> bool:
         verb = "new" if only_new else "put"
-        if queue not in self._registered:
-            self._register(queue)  # so that a reaper of the whole storage finds a queue that holds nothing else
+        # So that a reaper of the whole storage finds a queue that holds nothing else. Each time: others may have
+        # deleted it since it was registered here.
+        self._register(queue)
         return self._schedule(queue, verb, schedule.name, schedule.next_ms, schedule.spec)
 
     def move_schedule(self, queue: str, name: str, was_ms: int, next_ms: int) -> bool:

@@ -23,6 +23,8 @@ CREATE TEMP TRIGGER revive_do INSTEAD OF INSERT ON revive BEGIN
     UPDATE queue SET back = back + r.n + 1, n_queued = n_queued + r.n, n_failed = n_failed - r.n
     FROM (SELECT count(*) AS n FROM revive_out) AS r
     WHERE qid = NEW.qid AND r.n > 0;
+    -- Those that its failure has yet to reach wait for its new life: it must not fail any that come to wait now.
+    DELETE FROM cascade WHERE key IN (SELECT key FROM revive_out);
     -- To the end of its line.
     UPDATE tie SET sequence = iif(grp = '', NULL, job.position), line_epoch = job.epoch
     FROM revive_out AS r CROSS JOIN job USING (key)
