@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tests.servers import RedisServer
 
-from . import call, drain, enqueue, files, server_cost, server_memory
+from . import call, drain, enqueue, files, groups, server_cost, server_memory
 from .harness import Bench, Figure, describe
 
 SCRIPTS = {
     "server_cost": server_cost,
     "drain": drain,
+    "groups": groups,
     "call": call,
     "server_memory": server_memory,
     "enqueue": enqueue,

@@ -22,6 +22,9 @@ from .worker.outage import Outage, pause_after
 log = logging.getLogger("reliq")
 
 INTERVAL_S = 1.0
+#: Doorbells keep shorter waits to a few ms. Of a longer one for a due job the end is a wait of its own.
+EXACT_S = 0.9
+LAST_WAIT_S = 0.15
 
 
 class Reaper:
@@ -177,7 +180,7 @@ class Round(Service):
                     failures = 0
                     if self._outage.is_on:
                         self._outage.over("reap")
-                    pause = self._interval if next_due is None else min(self._interval, next_due)
+                    pause = self._interval if next_due is None else min(self._interval, _until_due(next_due))
                     pause -= time.monotonic() - began
                     if pause > 0 and not stop.is_set():
                         if bell is None:
@@ -215,3 +218,7 @@ class Round(Service):
             log.error("job %r of queue %r is a dead letter: its attempts were used up by lost workers", id, queue)
         if self._emitter.has(kind):
             self._emitter.emit(Event(kind, queue, id))
+
+
+def _until_due(seconds: float) -> float:
+    return seconds if seconds < EXACT_S else seconds - LAST_WAIT_S

@@ -38,6 +38,9 @@ TOMBSTONE_MS = 60_000
 HISTORY = 5
 #: The most ids one atomic step touches. Longer batches are split by the storage.
 MAX_BATCH = 1_000
+#: The most dependents that one step lets go or fails. They are more work than other ids, and every thread that settles
+#: does such a step while some are left: together they stand before whoever else wants something.
+MAX_CASCADE = 256
 #: The most jobs that one job may wait for.
 MAX_LINKS = 1_000
 #: A claim stops at this many bytes of messages (but takes at least one job).
@@ -313,7 +316,10 @@ class Doorbell(ABC):
 
     @abstractmethod
     def wait(self, timeout: float) -> str | None:
-        """Block until a queue rings; its name, or None after ``timeout`` seconds or :meth:`wake`."""
+        """Block until a queue rings; its name, or None after ``timeout`` seconds or :meth:`wake`.
+
+        None may come early. A ``timeout`` of less than 0.9 s is kept to a few ms, a longer one to 0.1 s.
+        """
 
     @abstractmethod
     def wake(self) -> None:
@@ -365,11 +371,12 @@ class Storage(ABC):
         comes to the head then is placed and rings. A revived dead letter joins the line's end. So groups take turns.
 
         Dependencies (I47): a job with ``after`` is accepted as ``waiting`` unless each of them is a completed
-        record (then as if it had none). It binds to the incarnations that stand under those ids now, earlier
-        jobs of the same batch included. When the last of them has completed it is promoted: to ``scheduled`` when its
+        record (then as if it had none, but that they are pinned). It binds to the incarnations that stand
+        under those ids now, earlier jobs of the same batch included. When the last of them has completed it is
+        promoted: to ``scheduled`` when its
         due time has not come, else to ``queued``. When one of them fails or is removed (or is absent or
         failed already at the enqueue) it becomes ``failed`` with an error of type ``DependencyError`` that names the id
-        and the cause. Promotion and failing are carried out in bounded steps: up to MAX_BATCH by the transition
+        and the cause. Promotion and failing are carried out in bounded steps: up to MAX_CASCADE by the transition
         that caused them, the rest by later settles and reaps (``more``); meanwhile the jobs stay ``waiting``.
         A completed record that an unfinished dependent waits for, or waited for, is pinned: its result_ttl
         begins when the last of its dependents has ended, and until then the id is not free and the result stays.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,15 @@ def server() -> Iterator[RedisServer]:
 def bench(server: RedisServer, tmp_path: Path) -> Iterator[Bench]:
     with Bench(server, tmp_path) as bench:
         yield bench
+
+
+@pytest.fixture(params=["redis", "file"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """A storage for a test and its processes: a server of its own, or a directory."""
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("server")
+        return {"url": server.url, "prefix": "fault", "server": server}
+    return {"directory": str(tmp_path / "queue")}
 
 
 def mounted(point: Path, *arguments: object) -> None:

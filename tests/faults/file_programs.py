@@ -68,6 +68,9 @@ class Journal:
     def write_all(self, lines: Iterable[Iterable[object]]) -> None:
         os.write(self._descriptor, "".join(" ".join(map(str, words)) + "\n" for words in lines).encode())
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
     @staticmethod
     def read(path: Path) -> list[list[str]]:
         """Everything so far, as words; the last line may be half written."""

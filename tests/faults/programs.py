@@ -8,6 +8,8 @@ import dataclasses
 import json
 import logging
 import os
+import random
+import secrets
 import signal
 import sys
 import threading
@@ -16,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reliq import Job, Queue, Reaper, WorkerPool
+from reliq import Job, Queue, Reaper, Reject, WorkerPool
+from reliq.storage.base import Reaped
 from reliq.storage.redis.connection import DirectLink
 from reliq.storage.redis.storage import RedisStorage
 
@@ -84,6 +87,62 @@ def record(log: Path, event: str, job: Job) -> None:
         os.close(descriptor)
 
 
+def crowd(config: Config) -> None:
+    """A pool on any storage until SIGTERM, with a journal; see ``crowd.py``, which starts several and reads it.
+
+    ``url prefix`` or ``directory`` and ``journal`` say where, ``threads worker_ttl prefetch`` as in the API. Each run
+    takes ``seconds`` [least, most]; that of a persistent job until it is told to end. A share ``failing`` of them
+    raises, and so does each whose payload is ``"reject"``, for good. It writes ``start ID PID ATTEMPT RESULT AT``,
+    ``end RESULT AT HOW`` and, once the storage has taken the outcome, ``settled ID PID ATTEMPT EVENT``. ``claims``:
+    also ``claimed ID AT``, by the storage's clock; ``silent``: nothing at all. Control: ``no_recovery``: it recovers
+    and promotes nothing.
+    """
+    from .crowd import open_storage
+    from .file_programs import QUEUE, Journal
+
+    storage = open_storage(config)
+    if config.get("no_recovery"):
+        storage.reap = lambda *args, **more: Reaped([], False, None)  # type: ignore[method-assign]
+    journal, pid = Journal(Path(config["journal"])), os.getpid()
+    least, most = config.get("seconds", [0.0, 0.0])
+    q = Queue(QUEUE, storage)
+
+    @q.handler
+    def run(job: Job) -> str:
+        if config.get("silent"):
+            if job.payload == "reject":
+                raise Reject("as told")
+            return ""
+        result = secrets.token_hex(6)
+        journal.write("start", job.id, pid, job.attempts, result, time.monotonic())
+        if config.get("claims"):
+            [snapshot] = storage.read(QUEUE, [job.id], payload=False)
+            journal.write("claimed", job.id, snapshot.updated_at_ms)
+        how = "raised"
+        try:
+            if job.payload == "persistent":
+                job.signal.wait()
+            elif most:
+                time.sleep(random.uniform(least, most))
+            if job.payload == "reject":
+                raise Reject("as told")
+            if random.random() < config.get("failing", 0.0):
+                raise RuntimeError("by chance")
+            how = "returned"
+        finally:
+            journal.write("end", result, time.monotonic(), how)
+        return result
+
+    pool = WorkerPool(
+        q, threads=config.get("threads", 4), worker_ttl=config["worker_ttl"], prefetch=config.get("prefetch")
+    )
+    for name in () if config.get("silent") else ("completed", "failing", "failed", "requeued", "cancelled"):
+        pool.on(name, lambda event: journal.write("settled", event.id, pid, event.attempts, event.name))
+    pool.on("started", lambda event: say("ready"))  # when signals are heard
+    pool.run_forever()
+    storage.close()
+
+
 def fork_after_use(config: Config) -> None:
     """Use a queue, fork ``children`` times, use it everywhere; prints what went wrong in each process.
 
@@ -139,7 +198,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-PROGRAMS: dict[str, Callable[[Config], None]] = {"worker": worker, "fork_after_use": fork_after_use}
+PROGRAMS: dict[str, Callable[[Config], None]] = {"worker": worker, "crowd": crowd, "fork_after_use": fork_after_use}
 
 
 def main() -> None:

@@ -52,12 +52,12 @@ class New(NamedTuple):
     is_bold: bool = False
     is_persistent: bool = False
 
-    def record(self, number: int, promising: Container[str]) -> NewRecord:
+    def record(self, number: int, promising: Container[str], lost: Container[str] = ()) -> NewRecord:
         """The job; a persistent one has no group, predecessors or delay.
 
-        Only a bold one waits for others than ``promising`` ones.
+        Only a bold one waits for others than ``promising`` ones, and none for one in ``lost``.
         """
-        after = tuple(id for id in self.after if id != self.id and (self.is_bold or id in promising))
+        after = tuple(id for id in self.after if id != self.id and id not in lost and (self.is_bold or id in promising))
         return NewRecord(
             self.id,
             number.to_bytes(8, "big"),
@@ -128,9 +128,11 @@ class StorageMachine(RuleBasedStateMachine):
     @rule(new=st.lists(news, min_size=1, max_size=5))
     def enqueue(self, new: Sequence[New]) -> None:
         promising = {id for id, job in self.model.jobs.items() if job.state is not State.FAILED}
+        # For how long a record stays whose result was gone before it was pinned is open.
+        lost = {id for id in self.model.in_state(State.COMPLETED) if self.model.jobs[id].result is None}
         records: list[NewRecord] = []
         for job in new:
-            records.append(job.record(next(self.numbers), promising))
+            records.append(job.record(next(self.numbers), promising, lost))
             promising.add(job.id)
         self._enqueue(records)
 

@@ -26,6 +26,8 @@ _COPIED = ("reliq", "tests", "pyproject.toml")
 #: A broken package may hang; none of the selected tests takes nearly as long.
 TIMEOUT_S = 60.0
 _BASELINE_TIMEOUT_S = 180.0
+#: Plugins that a handful of tests has no use for: to load them takes longer than the tests.
+_UNUSED = ("cacheprovider", "hypothesispytest", "randomly", "xdist")
 #: A test that notices says so by an assertion. Any other error means that the mutation broke the program
 #: instead of a rule (a typing error in it, say), which proves nothing.
 _NOTICED = re.compile(r"^FAILED (?P<test>\S.*?) - (?:assert\b|AssertionError|Failed: )", re.MULTILINE)
@@ -78,7 +80,9 @@ class Sandbox:
             "RELIQ_TEST_REDIS_URL": self._server.url,
             "COLUMNS": "1000",
         }
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-rfE"]
+        for plugin in _UNUSED:
+            command += ["-p", f"no:{plugin}"]
         process = subprocess.Popen(
             [*command, "-m", "", *node_ids],
             cwd=self.root,

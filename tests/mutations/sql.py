@@ -168,7 +168,7 @@ SQL = (
          "result_until_ms = iif(result_until_ms > NEW.now_ms, {never}, result_until_ms)", "result_until_ms = {never}",
          "test_i47_a_result_that_went_before_does_not_come_back"),
     _sql("cascade-in-one-step", "I47 bounded steps", "carry",
-         "c.cause = 'completed' LIMIT {max_batch};", "c.cause = 'completed' LIMIT 3000;",
+         "c.cause = 'completed' LIMIT {max_cascade};", "c.cause = 'completed' LIMIT 3000;",
          "test_i47_many_dependents_follow_in_bounded_steps[complete]"),
     _sql("delay-forgotten", "I34 a delay counts beside the predecessors", "carry",
          "iif(tie.not_before_ms > NEW.now_ms, 'scheduled', 'queued')", "'queued'",

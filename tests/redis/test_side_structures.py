@@ -13,7 +13,18 @@ import pytest
 import redis
 
 from reliq.lifecycle import LIVE, State
-from reliq.storage.base import MAX_BATCH, TOMBSTONE_MS, Claimed, Held, Limits, NewRecord, Outcome, Verb, Worker
+from reliq.storage.base import (
+    MAX_BATCH,
+    MAX_CASCADE,
+    TOMBSTONE_MS,
+    Claimed,
+    Held,
+    Limits,
+    NewRecord,
+    Outcome,
+    Verb,
+    Worker,
+)
 from reliq.storage.redis.storage import RedisStorage
 
 QUEUE = "q"
@@ -223,7 +234,7 @@ def test_a_cascade_is_carried_out_in_bounded_steps(storage: RedisStorage, raw: A
     steps = [storage.counts(QUEUE)[State.FAILED]]
     while storage.reap(QUEUE, interval_ms=INTERVAL).more:
         steps.append(storage.counts(QUEUE)[State.FAILED])
-    assert steps == [1_000, 2_000]
+    assert steps == list(range(MAX_CASCADE, 2_500, MAX_CASCADE))
     assert storage.counts(QUEUE)[State.FAILED] == 2_500
     assert not raw.exists(f"{bench.tag}:cascades", f"{bench.tag}:open", f"{bench.tag}:pins", f"{bench.tag}:waiting")
 

@@ -13,7 +13,7 @@ import pytest
 
 from reliq.errors import QueueFullError
 from reliq.lifecycle import State
-from reliq.storage.base import NO_LIMITS, Claim, Held, Limits, NewRecord, Outcome, Schedule, Verb, Worker
+from reliq.storage.base import MAX_CASCADE, NO_LIMITS, Claim, Held, Limits, NewRecord, Outcome, Schedule, Verb, Worker
 from reliq.storage.sql.memory import MemoryStorage
 from reliq.storage.sql.statements import CHECKS
 
@@ -320,10 +320,10 @@ def test_a_cascade_goes_on_in_steps(storage: MemoryStorage) -> None:
         storage.enqueue(Q, [new(f"f{n}", "b", *([f"f{n - 1}"] if n else [])) for n in range(start, start + 500)])
     assert take(storage) == ["a", "b"]
     end(storage, "a")
-    assert storage.counts(Q)[State.QUEUED] == 1_000
+    assert storage.counts(Q)[State.QUEUED] == MAX_CASCADE
     end(storage, "b", verb=Verb.FAIL)
-    assert storage.counts(Q)[State.QUEUED] == 2_000
-    assert storage.counts(Q)[State.FAILED] >= 500
+    assert storage.counts(Q)[State.QUEUED] == 2 * MAX_CASCADE
+    assert storage.counts(Q)[State.FAILED] >= MAX_CASCADE // 2
     reap(storage)
     assert storage.counts(Q)[State.QUEUED] == 2_500
     assert storage.counts(Q)[State.FAILED] == 2_501

@@ -15,7 +15,7 @@ from ...errors import (
     StorageError,
     StorageUnavailableError,
 )
-from .connection import BLOCK_MARGIN, BLOCK_SECONDS, COMMAND_TIMEOUT, MAX_WAITS, Link, Reply, UnreachableError
+from .connection import BLOCK_MARGIN, BLOCK_SECONDS, COMMAND_TIMEOUT, MAX_WAITS, Link, Overdue, Reply, UnreachableError
 from .scripts import script
 
 #: Errors with which a server says that it did not carry out a command, and that a later try may work.
@@ -84,10 +84,12 @@ class Client:
         """Run a plain command that is safe to repeat."""
         return self._repeat(command[0], lambda timeout: self.link.execute(*command, timeout=timeout)[0], True, within)
 
-    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
+    def block(
+        self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN, overdue: Overdue | None = None
+    ) -> Reply:
         """Run one blocking read; never repeated, the caller looks at the state after an error."""
         try:
-            return self.link.block(*command, timeout=timeout)
+            return self.link.block(*command, timeout=timeout, overdue=overdue)
         except _ERRORS as error:
             raise _translate(command[0], error) from error
 

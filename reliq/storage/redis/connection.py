@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
@@ -54,6 +54,10 @@ class UnreachableError(Exception):
     """No connection could be made, so nothing was sent."""
 
 
+#: See :meth:`Link.block`.
+Overdue: TypeAlias = tuple[float, Callable[[], None]]
+
+
 class Link(Protocol):
     """What the storage needs of a server, whatever its topology."""
 
@@ -67,8 +71,14 @@ class Link(Protocol):
         ``timeout`` shortens the wait for the answer, for callers with a deadline.
         """
 
-    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
-        """Run a command that blocks for at most BLOCK_SECONDS; ``timeout`` as in :meth:`execute`."""
+    def block(
+        self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN, overdue: Overdue | None = None
+    ) -> Reply:
+        """Run a command that blocks for at most BLOCK_SECONDS; ``timeout`` as in :meth:`execute`.
+
+        ``overdue``: after so many seconds without an answer that function is called, which is to bring it about. A
+        cluster's client cannot do that.
+        """
 
     def pubsub(self) -> Any:
         """A redis-py PubSub on a connection of its own."""
@@ -172,7 +182,11 @@ class DirectLink:
         reply, confirmed = self._short.execute_both(command, ("WAIT", replicas, replica_ms))
         return reply, int(confirmed)
 
-    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
+    def block(
+        self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN, overdue: Overdue | None = None
+    ) -> Reply:
+        if overdue is not None:
+            return self._long.execute_until(command, overdue)
         return self._long.execute(command, timeout)
 
     def pubsub(self) -> Any:
@@ -208,7 +222,9 @@ class ClusterLink:
             raise InvalidJobError("confirm_replicas is not supported on a cluster")
         return self._client(COMMAND_TIMEOUT).execute_command(*command), 0
 
-    def block(self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN) -> Reply:
+    def block(
+        self, *command: Any, timeout: float = BLOCK_SECONDS + BLOCK_MARGIN, overdue: Overdue | None = None
+    ) -> Reply:
         return self._client(BLOCK_SECONDS + BLOCK_MARGIN).execute_command(*command)
 
     def pubsub(self) -> Any:
@@ -261,6 +277,14 @@ class _Stack:
                 return connection.read_response()
             finally:
                 _set_timeout(connection, self._timeout)
+
+    def execute_until(self, command: tuple[Any, ...], overdue: Overdue) -> Reply:
+        seconds, bring_about = overdue
+        with self._connection() as connection:
+            _send(connection, command)
+            if not connection.can_read(seconds):
+                bring_about()
+            return connection.read_response()
 
     def execute_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Reply, Reply]:
         with self._connection() as connection:

@@ -19,6 +19,9 @@ from .keys import queue_tag
 _STOP_KEY_SECONDS = 30
 #: How long to try to reach a thread that waits at a server which does not answer.
 _WAKE_SECONDS = 0.5
+#: An idle server looks ten times a second whose time is up. Waits shorter than this are ended by a push instead.
+_EXACT_SECONDS = 0.95
+_SERVER_TICK = 0.1
 
 
 class ListDoorbell(Doorbell):
@@ -40,7 +43,11 @@ class ListDoorbell(Doorbell):
         seconds = max(0.001, min(timeout, BLOCK_SECONDS))
         # BLPOP serves its first key first: rotate, so that no queue starves.
         keys = self._keys = [*self._keys[1:], self._keys[0]]
-        reply = self._client.block("BLPOP", self._stop_key, *keys, f"{seconds:.3f}")
+        overdue = None
+        if seconds < _EXACT_SECONDS:
+            overdue = seconds, self._end_wait
+            seconds += _SERVER_TICK
+        reply = self._client.block("BLPOP", self._stop_key, *keys, f"{seconds:.3f}", overdue=overdue)
         name = None if reply is None else self._queues.get(reply[0])
         if reply is not None and name is None:
             self._is_woken = False
@@ -50,6 +57,9 @@ class ListDoorbell(Doorbell):
         # For a wait that has not begun, also when the server is away; for one that has, by its list. Without a
         # server that wait ends by an error of its own, and a stop must not fail for it.
         self._is_woken = True
+        self._end_wait()
+
+    def _end_wait(self) -> None:
         with contextlib.suppress(StorageError):
             self._client.command("RPUSH", self._stop_key, 1, within=_WAKE_SECONDS)
             self._client.command("EXPIRE", self._stop_key, _STOP_KEY_SECONDS, within=_WAKE_SECONDS)

@@ -114,7 +114,8 @@ local function answer(i)
   else
     local r = decode(raw)
     answers[i] = settle(i, id, r)
-    seen[id] = encode(r)
+    -- One that went is no record any more: the rest of the batch finds its tombstone.
+    seen[id] = answers[i] == 'A' and '' or encode(r)
   end
 end
 

@@ -1,4 +1,4 @@
--- Lets jobs go, or fail, that waited for others which have ended: up to {max_batch} of each. A part of other transitions,
+-- Lets jobs go, or fail, that waited for others which have ended: up to {max_cascade} of each. A part of other transitions,
 -- which goes on with the next of them; until then the jobs wait.
 -- In:  cascade: jobs that have ended.
 --      INSERT INTO carry (now_ms, qid)
@@ -11,7 +11,7 @@ WITH RECURSIVE doomed (key, pred_key) AS (
     SELECT l.dep_key, l.pred_key FROM carry_from AS c CROSS JOIN link AS l ON l.pred_key = c.key AND l.is_met = 0
     UNION
     SELECT l.dep_key, l.pred_key FROM doomed AS d CROSS JOIN link AS l ON l.pred_key = d.key AND l.is_met = 0
-    LIMIT {max_batch}
+    LIMIT {max_cascade}
 )
 SELECT key, pred_key FROM doomed;
 CREATE TEMP VIEW carry AS SELECT 0 AS now_ms, 0 AS qid;
@@ -20,12 +20,12 @@ CREATE TEMP TRIGGER carry_do INSTEAD OF INSERT ON carry BEGIN
     DELETE FROM carry_met;
     INSERT INTO carry_met (pred_key, key)
     SELECT l.pred_key, l.dep_key FROM cascade AS c CROSS JOIN link AS l ON l.pred_key = c.key AND l.is_met = 0
-    WHERE c.qid = NEW.qid AND c.cause = 'completed' LIMIT {max_batch};
+    WHERE c.qid = NEW.qid AND c.cause = 'completed' LIMIT {max_cascade};
     INSERT INTO carry_on SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM carry_met);
 
     DELETE FROM carry_from;
     INSERT INTO carry_from (key, id, cause)
-    SELECT key, id, cause FROM cascade WHERE qid = NEW.qid AND cause <> 'completed' LIMIT {max_batch};
+    SELECT key, id, cause FROM cascade WHERE qid = NEW.qid AND cause <> 'completed' LIMIT {max_cascade};
     INSERT OR IGNORE INTO doomed (key, id, cause)
     SELECT d.key, ifnull(c.id, job.id), ifnull(c.cause, 'failed')
     FROM carry_doomed AS d LEFT JOIN carry_from AS c ON c.key = d.pred_key LEFT JOIN job ON job.key = d.pred_key

@@ -20,7 +20,8 @@ CREATE TEMP TRIGGER enqueue_ties_do INSTEAD OF INSERT ON enqueue_ties BEGIN
     WHERE o.status IS NULL OR o.status = 'new';
     INSERT INTO tie (key, qid, grp, sequence, line_epoch, not_before_ms)
     SELECT t.key, NEW.qid, iif(t.is_persistent, '', t.grp), iif(t.grp IS NULL, NULL, job.position),
-           iif(t.is_persistent OR t.grp IS NOT NULL, job.epoch, NULL), iif(t.after_ids IS NULL, NULL, t.due_ms)
+           iif(t.is_persistent OR t.grp IS NOT NULL, job.epoch, NULL),
+           iif(t.after_ids IS NULL OR t.due_ms <= NEW.now_ms, NULL, t.due_ms)
     FROM enqueue_tie AS t CROSS JOIN job USING (key)
     WHERE t.grp IS NOT NULL OR t.after_ids IS NOT NULL OR t.is_persistent;
     UPDATE job SET is_solo = 1 WHERE key IN (SELECT key FROM enqueue_tie WHERE is_persistent);

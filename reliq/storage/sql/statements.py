@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from ...errors import StorageError
 from ...lifecycle import Command, sources
-from ..base import BURST_MS, HISTORY, MAX_BATCH, MAX_CLAIM_BYTES, MAX_TICKS, STEADY_MS, TOMBSTONE_MS
+from ..base import BURST_MS, HISTORY, MAX_BATCH, MAX_CASCADE, MAX_CLAIM_BYTES, MAX_TICKS, STEADY_MS, TOMBSTONE_MS
 
 #: UPDATE..FROM, UPSERT without a target and the JSON functions are all there from here on.
 MINIMUM = (3, 37, 0)
@@ -79,6 +79,7 @@ _MACROS = {
     # Then dedup windows count from acceptance.
     "is_fifo": "(SELECT substr(name, -5) = '.fifo' FROM queue WHERE qid = NEW.qid)",
     "max_batch": str(MAX_BATCH),
+    "max_cascade": str(MAX_CASCADE),
     "max_ticks": str(MAX_TICKS),
     "tombstone_ms": str(TOMBSTONE_MS),
     "history": str(HISTORY),

@@ -230,3 +230,15 @@ class BellContract(ContractBase):
         assert drain(storage) == ["a", "b"]
         assert storage.claim(QUEUE, BOB, 1, serial=1, lease_ms=LEASE).jobs == []
         bell.close()
+
+    def test_a_short_wait_ends_in_time(self, storage: Storage) -> None:
+        """Due jobs and rate limits rest on it. The median: this process may have to wait for a processor."""
+        bell = storage.doorbell([QUEUE], "due")
+        late = []
+        for _ in range(5):
+            began = time.monotonic()
+            while (left := began + 0.05 - time.monotonic()) > 0:
+                assert bell.wait(left) is None
+            late.append(time.monotonic() - began - 0.05)
+        assert sorted(late)[2] < 0.03, late
+        bell.close()

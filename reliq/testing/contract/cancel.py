@@ -104,6 +104,16 @@ class CancelContract(ContractBase):
         assert picture(storage, "a") == before
         assert extend(storage, ALICE, [job]).cancelled == []
 
+    def test_i36_a_cancelled_run_ends_once_however_often_a_batch_says_so(self, storage: Storage) -> None:
+        put(storage, "a", "b")
+        first, second = take(storage, limit=2)
+        cancel(storage, "a", running=True)
+        items = [outcome(first, verb, error=b"e") for verb in (Verb.RELEASE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)]
+        assert [answer.state for answer in settle_all(storage, items)] == [State.ABSENT] * 4
+        assert_placed(storage, {"a": State.ABSENT, "b": State.PROCESSING})
+        settle(storage, second)
+        assert_placed(storage, {"a": State.ABSENT, "b": State.COMPLETED})
+
     def test_i36_complete_wins_over_a_request(self, storage: Storage) -> None:
         job = put_and_take(storage, "a")
         cancel(storage, "a", running=True)
