@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
-from . import check, demo, info, worker
+from . import cancel, check, dead, demo, info, jobs, limits, schedules, submit, upkeep, worker
 from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
 
 _EPILOG = """\
@@ -68,6 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, worker, info, check):
+    for command in (demo, worker, info, jobs, submit, cancel, dead, upkeep, limits, schedules, check):
         command.add_parser(commands)
     return parser
