@@ -156,7 +156,8 @@ class Supervisor:
         self._hand_back(child)
         if self._is_stopping:
             slot.is_done = True
-            if code and served:  # before it could listen, any end by the signal is a clean one
+            # Before it could listen, any end by the signal is a clean one.
+            if code not in (EXIT_OK, EXIT_REPLACE) and served:
                 self._code = self._code or EXIT_TROUBLE
             log.info("worker process %d, pid %d, ended %s", slot.number, child.pid, _how(code))
             return
