@@ -30,17 +30,21 @@ class CommandError(Exception):
 def add_command(
     commands: _SubParsersAction[argparse.ArgumentParser],
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int] | None,
     *,
     help: str,
     description: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
-    """Describe one command; ``help`` is its line in the list of commands, ``epilog`` shows examples."""
+    """Describe one command; ``help`` is its line in the list of commands, ``epilog`` shows examples.
+
+    ``run`` is None for one that has commands of its own.
+    """
     parser = commands.add_parser(
         name, help=help, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(run=run)
+    if run is not None:
+        parser.set_defaults(run=run)
     return parser
 
 

@@ -40,7 +40,7 @@ _PAGE = 200
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command and its own commands."""
     parser = add_command(
-        commands, "dead", _need_command, help="list, retry or discard dead letters",
+        commands, "dead", None, help="list, retry or discard dead letters",
         description="Dead letters are jobs that failed for good: their attempts were used up, or their handler\n"
         "rejected them. They are kept for dead_ttl (30 days), can be tried again, or be discarded.", epilog=_EPILOG,
     )  # fmt: skip
@@ -83,10 +83,6 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     _add_choice(each)
     add_yes(each)
-
-
-def _need_command(_: argparse.Namespace) -> int:
-    raise UsageError("dead takes a command: ls, show, retry or discard")
 
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..schedules import ScheduleInfo
-from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command
+from .common import EXIT_OK, EXIT_TROUBLE, add_command
 from .confirm import add_yes, confirm
 from .output import Column, add_json, note, short, write, write_json, write_table
 from .targets import add_place, add_queue, open_place, queue_name
@@ -29,7 +29,7 @@ exit codes: 0 done, 1 no such schedule or storage trouble, 2 wrong usage
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command and its own commands."""
     parser = add_command(
-        commands, "schedules", _need_command, help="list or remove schedules",
+        commands, "schedules", None, help="list or remove schedules",
         description="A schedule enqueues a job again and again, by cron or every so many seconds.", epilog=_EPILOG,
     )  # fmt: skip
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -50,10 +50,6 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_yes(each)
     add_place(each)
     add_json(each)
-
-
-def _need_command(_: argparse.Namespace) -> int:
-    raise UsageError("schedules takes a command: ls or rm")
 
 
 def run_ls(args: argparse.Namespace) -> int:
