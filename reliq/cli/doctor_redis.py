@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError
-
 from ..errors import StorageUnavailableError
 from ..storage.redis.connection import Link, UnreachableError, connect
 from .findings import Finding, ok, problem, warning
@@ -69,15 +67,13 @@ def examine(url: str) -> Iterator[Finding]:
     try:
         try:
             server = _Server(link)
-        except ResponseError as error:
+        except _RefusedError as error:
             yield warning("server", f"INFO is refused: {error}", "allow this user +info, to see more than its rights")
             server = _Server(link, {})
         else:
             yield from server.settings()
         yield from server.rights()
         yield server.clock()
-    except (RedisError, UnreachableError, OSError) as error:
-        raise StorageUnavailableError(f"the server stopped answering: {error}") from error
     finally:
         link.close()
 
@@ -238,13 +234,13 @@ class _Server:
         try:
             if _text(self._ask("MULTI")) != "OK":
                 raise _CannotTellError("no transaction could be begun")
-        except ResponseError as error:
+        except _RefusedError as error:
             raise _CannotTellError(str(error)) from error
         try:
             for command in (*_COMMANDS, _EVENTS):
                 try:
                     answer = _text(self._ask(*command))
-                except ResponseError as error:
+                except _RefusedError as error:
                     if "permission" not in str(error).lower() and "noperm" not in str(error).lower():
                         raise _CannotTellError(f"{command[0]}: {error}") from error
                     refused[command[0]] = str(error)
@@ -271,7 +267,15 @@ class _Server:
         return ok("clock", text)
 
     def _ask(self, *command: str) -> Any:
-        return self._link.execute(*command)[0]
+        # The client library is the storage's: here it is named only where its errors have to be.
+        from redis.exceptions import RedisError, ResponseError
+
+        try:
+            return self._link.execute(*command)[0]
+        except ResponseError as error:
+            raise _RefusedError(str(error)) from error
+        except (RedisError, UnreachableError, OSError) as error:
+            raise StorageUnavailableError(f"the server stopped answering: {error}") from error
 
     def _number(self, name: str) -> int:
         text = self._info.get(name, "")
@@ -281,7 +285,7 @@ class _Server:
         """A setting, or None where this user may not read it."""
         try:
             answer = self._ask("CONFIG", "GET", name)
-        except ResponseError:
+        except _RefusedError:
             return None
         if isinstance(answer, Mapping):
             found = {_text(key): _text(value) for key, value in answer.items()}
@@ -289,6 +293,10 @@ class _Server:
             texts = [_text(part) for part in answer]
             found = dict(zip(texts[::2], texts[1::2], strict=False))
         return found.get(name)
+
+
+class _RefusedError(Exception):
+    """The server answered a command with an error."""
 
 
 class _CannotTellError(Exception):
