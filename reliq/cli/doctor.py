@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -52,14 +53,15 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings."""
-    counts = dict.fromkeys(Level, 0)
-    with open_place(args) as place, progress("looking") as tell:
-        for storage, finding in _examine(args, place, tell):
-            counts[finding.level] += 1
+    with open_place(args) as place:
+        with progress("looking") as tell:
+            found = list(_examine(args, place, tell))
+        for storage, finding in found:
             if args.json:
                 write_json({"storage": storage.url, **{name: getattr(finding, name) for name in Finding.__slots__}})
             else:
                 write(_line(finding))
+    counts = Counter(finding.level for _, finding in found)
     if not args.json:
         write(f"\n{counts[Level.OK]} ok, {counts[Level.WARNING]} warning(s), {counts[Level.PROBLEM]} problem(s)")
     return EXIT_TROUBLE if counts[Level.PROBLEM] else EXIT_OK

@@ -31,6 +31,10 @@ exit codes: 0 done, 1 storage trouble or no such queue, 2 wrong usage
 """
 
 
+#: States whose counts people see even when there are none; few queues have jobs in the others.
+_USUAL = frozenset({State.QUEUED, State.PROCESSING, State.COMPLETED, State.FAILED})
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """One worker of a queue."""
@@ -131,7 +135,8 @@ def _oldest_wait(queue: Queue) -> float | None:
 def render(facts: Sequence[QueueFacts]) -> None:
     """Two tables."""
     columns = [Column("queue", lambda fact: fact.queue)]
-    columns += [Column(state.value, _count(state.value), is_right=True) for state in STORED]
+    shown = [state.value for state in STORED if state in _USUAL or any(fact.counts.get(state, 0) for fact in facts)]
+    columns += [Column(state, _count(state), is_right=True) for state in shown]
     columns += [
         Column("waits", lambda fact: None if fact.oldest_wait is None else span(fact.oldest_wait), is_right=True),
         Column("", _remarks),

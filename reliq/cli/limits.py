@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..queue import Queue
 from ..validate import check_rate
 from .common import EXIT_OK, add_command, at_least_one
 from .output import add_json, write_details, write_json
@@ -48,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
         if value is not None:
             given[_OPTIONS.get(option, option)] = None if value == "none" else value
     with open_place(args) as place:
-        queue = place.find(queue_name(args))
+        found = place.find(queue_name(args))
+        # Not an application's Queue: looking must not store the limits that it was made with.
+        queue = Queue(found.name, found.storage)
         if given:
             queue.set_limits(**given)
         limits = queue.limits

@@ -84,7 +84,8 @@ def write_table(rows: Sequence[Any], columns: Sequence[Column], empty: str) -> N
         return
     table = rich.table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column.head, justify="right" if column.is_right else "left", overflow="fold")
+        how = {"justify": "right", "no_wrap": True} if column.is_right else {"overflow": "fold"}
+        table.add_column(column.head, **how)
     for row in cells:
         table.add_row(*(rich.text(cell) for cell in row))
     rich.console(sys.stdout).print(table)
@@ -113,7 +114,10 @@ def write_details(pairs: Iterable[tuple[str, object]]) -> None:
 
 @contextlib.contextmanager
 def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """Tell on stderr how far a long step is: ``tell(text)`` replaces what was told. Silent without a terminal."""
+    """Tell on stderr how far a long step is: ``tell(text)`` replaces what was told. Silent without a terminal.
+
+    Nothing may be printed meanwhile: rich would take it to stderr, too.
+    """
     rich = _rich(sys.stderr)
     if rich is not None:
         with rich.console(sys.stderr).status(rich.text(doing)) as status:

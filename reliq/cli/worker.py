@@ -197,7 +197,7 @@ def _supervise(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> in
     passed_on = ("--threads", args.threads), ("--worker-ttl", args.worker_ttl), ("--max-jobs", args.max_jobs)
     for option, value in (*passed_on, ("--drain-timeout", args.drain_timeout)):
         if value is not None:
-            arguments += [option, str(value)]
+            arguments += [option, f"{value:f}" if isinstance(value, float) else str(value)]
     if args.until_empty:
         arguments.append("--until-empty")
     supervisor = Supervisor(
