@@ -7,8 +7,8 @@ only where they stood still. Nothing is changed.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from .. import message
 from ..errors import StorageCorruptError, StorageError
@@ -29,47 +29,65 @@ _ADVICE = (
 )
 
 
+@dataclass(slots=True)
+class _Look:
+    """One look over a queue. ``wrong`` holds (what, id), ``mismatches`` counts that stood still and fit no listing."""
+
+    read: int = 0
+    is_whole: bool = True
+    has_moved: bool = False
+    wrong: set[tuple[str, str]] = field(default_factory=set)
+    mismatches: set[str] = field(default_factory=set)
+
+
 def audit(queue: Queue, tell: Callable[[str], None], limit: int) -> Iterator[Finding]:
     """What is found among the jobs of ``queue``; of each state at most about ``limit`` are read."""
     check = f"jobs of {queue.name}"
-    count = sum(queue.storage.counts(queue.name).values())
-    wrong: dict[str, list[str]] = {}
-    read, is_whole, mismatch = 0, True, ""
-    for _ in range(_TRIES):
-        wrong, mismatch, is_whole, moved = {}, "", True, False
-        read = 0
-        for state in STORED:
-            before = queue.storage.counts(queue.name)[state]
-            seen: Counter[str] = Counter()
-            is_cut = False
-            for page in _pages(queue, state):
-                seen.update(snapshot.id for snapshot in page)
-                for id, text in _judge(queue, state, page):
-                    wrong.setdefault(text, []).append(id)
-                read += len(page)
-                tell(f"{read} of {count}")
-                if len(seen) >= limit:
-                    is_cut = True
-                    break
-            is_whole = is_whole and not is_cut
-            after = queue.storage.counts(queue.name)[state]
-            if is_cut or len(seen) == before == after:
-                continue
-            if before == after:
-                mismatch = f"{before} {state.value} job(s) are counted and {len(seen)} listed"
-            else:
-                moved = True
-        # What stays wrong over several looks was not merely on its way.
-        if not wrong and not mismatch and not moved:
+    look = _look_at(queue, tell, limit)
+    for _ in range(_TRIES - 1):
+        if not (look.wrong or look.mismatches or look.has_moved):
             break
-    for text, ids in wrong.items():
+        again = _look_at(queue, tell, limit)
+        # What stays wrong over several looks was not merely on its way.
+        again.wrong &= look.wrong
+        again.mismatches &= look.mismatches
+        look = again
+    by_text: dict[str, list[str]] = {}
+    for text, id in sorted(look.wrong):
+        by_text.setdefault(text, []).append(id)
+    for text, ids in by_text.items():
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
         yield problem(check, f"{text}: {', '.join(map(repr, ids[:_NAMED]))}{more}", _ADVICE)
-    if mismatch:
+    for mismatch in sorted(look.mismatches):
         yield problem(check, mismatch, _ADVICE)
-    if not wrong and not mismatch:
-        note = "" if is_whole else f"; of states with more than {limit} only the first were read"
-        yield ok(check, f"{read} job(s) read, each in one place and readable{note}")
+    if not look.wrong and not look.mismatches:
+        note = "" if look.is_whole else f"; of states with more than {limit} only the first were read"
+        yield ok(check, f"{look.read} job(s) read, each in one place and readable{note}")
+
+
+def _look_at(queue: Queue, tell: Callable[[str], None], limit: int) -> _Look:
+    look = _Look()
+    count = sum(queue.storage.counts(queue.name).values())
+    for state in STORED:
+        before = queue.storage.counts(queue.name)[state]
+        seen: set[str] = set()
+        is_cut = False
+        for page in _pages(queue, state):
+            seen.update(snapshot.id for snapshot in page)
+            look.wrong.update((text, id) for id, text in _judge(state, page))
+            look.read += len(page)
+            tell(f"{look.read} of {count}")
+            if len(seen) >= limit:
+                is_cut = True
+                break
+        after = queue.storage.counts(queue.name)[state]
+        if is_cut:
+            look.is_whole = False
+        elif before != after:
+            look.has_moved = True
+        elif len(seen) != after:
+            look.mismatches.add(f"{after} {state.value} job(s) are counted and {len(seen)} listed")
+    return look
 
 
 def look_after(queue: Queue) -> Iterator[Finding]:
@@ -88,12 +106,10 @@ def _pages(queue: Queue, state: State) -> Iterator[list[Snapshot]]:
             return
 
 
-def _judge(queue: Queue, state: State, page: list[Snapshot]) -> Iterator[tuple[str, str]]:
+def _judge(state: State, page: list[Snapshot]) -> Iterator[tuple[str, str]]:
     for snapshot in page:
-        if snapshot.state is not state:
-            # It may have moved between the listing and the read: then it is no longer listed here.
-            if _still_listed(queue, state, snapshot.id):
-                yield snapshot.id, f"listed as {state.value}, but {snapshot.state.value}"
+        if snapshot.state is not state:  # it may have moved between the listing and the read
+            yield snapshot.id, f"listed as {state.value}, but {snapshot.state.value}"
             continue
         try:
             message.decode(snapshot.message)
@@ -107,18 +123,6 @@ def _judge(queue: Queue, state: State, page: list[Snapshot]) -> Iterator[tuple[s
             yield snapshot.id, f"{state.value} without a due time"
         if state not in FINISHED and snapshot.expires_at_ms is not None:
             yield snapshot.id, "unfinished, but it expires"
-
-
-def _still_listed(queue: Queue, state: State, id: str) -> bool:
-    cursor: str | None = None
-    for _ in range(50):
-        ids, cursor = queue.storage.list_ids(queue.name, state, cursor, 1_000)
-        if id in ids:
-            [again] = queue.storage.read(queue.name, [id], payload=False)
-            return again.state is not state
-        if cursor is None:
-            return False
-    return False
 
 
 def _workers(queue: Queue) -> Iterator[Finding]:

@@ -140,7 +140,8 @@ def run_retry(args: argparse.Namespace) -> int:
         queue = place.find(queue_name(args))
         if args.all and not args.ids and _filter_is_off(args):
             with progress("putting back"):
-                return _report(args, "retried", queue.dead_letters.retry_all())
+                count = queue.dead_letters.retry_all()
+            return _report(args, "retried", count)
         return _apply(args, queue, "retried", lambda ids: queue.storage.revive(queue.name, ids))
 
 

@@ -56,7 +56,10 @@ def write_json(value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """JSON for whatever jobs carry; what has no JSON form is told in words."""
+    """JSON for whatever jobs carry; what has no JSON form is told in words.
+
+    In ASCII, so that no character of a payload turns the text of a terminal around.
+    """
     return json.dumps(_plain(value), ensure_ascii=True)
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -309,6 +313,29 @@ def test_counts_that_do_not_fit_are_a_problem(crooked: _Crooked) -> None:
     assert finding.text == "6 queued job(s) are counted and 4 listed"
 
 
+def test_what_only_moved_is_no_problem(crooked: _Crooked) -> None:
+    """A job that is claimed between the listing and the read of it is listed wrong once."""
+    from dataclasses import replace
+
+    seen: set[str] = set()
+
+    def twist(found: Snapshot) -> Snapshot:
+        if found.id in seen:
+            return found
+        seen.add(found.id)
+        return replace(found, state=State.PROCESSING)
+
+    crooked.twist = twist
+    [finding] = _audit(crooked)
+    assert finding.level is Level.OK
+
+
+def test_a_queue_larger_than_the_limit_is_read_in_part(crooked: _Crooked) -> None:
+    [finding] = audit.audit(crooked.queue("emails"), lambda _: None, 1)
+    assert finding.level is Level.OK
+    assert "only the first were read" in finding.text
+
+
 def test_a_dead_worker_is_a_warning(crooked: _Crooked) -> None:
     crooked.skew_ms = -60_000
     crooked.claim("emails", Worker("gone", "2", ttl_ms=1000), 1, serial=1, lease_ms=1000)
@@ -319,6 +346,21 @@ def test_a_dead_worker_is_a_warning(crooked: _Crooked) -> None:
 
 
 # -- reap ---------------------------------------------------------------------------------
+
+
+def test_reap_goes_on_until_a_signal(url: str) -> None:
+    with Queue("emails", url) as queue:
+        queue.enqueue("due", delay=0.01)
+        process = subprocess.Popen([sys.executable, "-m", "reliq", "reap", "--url", url], stdout=subprocess.PIPE)
+        try:
+            deadline = time.monotonic() + 30
+            while queue.counts()["queued"] == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 def test_reap_once_promotes_and_a_dry_run_only_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reliq import Queue, Reject, WorkerPool
-from reliq.cli import times
+from reliq.cli import output, times
 from reliq.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -481,6 +481,26 @@ def test_a_terminal_gets_plain_tables_without_rich(
     queue.enqueue("a")
     out = _tables(capsys, monkeypatch, ["ls"])
     assert out.splitlines()[1].split()[:3] == ["a", "queued", "0/3"]
+
+
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_progress_goes_to_a_terminal_only(
+    has_rich: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_rich:
+        pytest.importorskip("rich")
+    else:
+        for name in ("rich.table", "rich.text", "rich.console"):
+            monkeypatch.setitem(sys.modules, name, None)
+    with output.progress("looking") as tell:
+        tell("1 of 2")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("looking") as tell:
+        tell("1 of 2")
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert has_rich or "looking: 1 of 2" in captured.err
 
 
 def test_info_refreshes_until_it_is_interrupted(queue: Queue, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
