@@ -17,8 +17,9 @@ from reliq.storage.base import Worker
 
 
 @pytest.fixture(autouse=True)
-def no_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RELIQ_URL", raising=False)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RELIQ_URL", "RELIQ_APP"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
