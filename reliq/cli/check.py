@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import EXIT_OK, EXIT_TROUBLE, UsageError, file_directory
+from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command, file_directory
+from .output import add_json, safe, write, write_json
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -29,17 +29,13 @@ Everything is read from one snapshot and nothing is changed, so workers may go o
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "check",
-        help="look over a store of files for damage",
+    parser = add_command(
+        commands, "check", run, help="look over a store of files for damage",
         description="Look over the store in a directory: whether its file is whole, and whether every job is in one\n"
-        "place, counted, leased, due and ending as it should be.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        "place, counted, leased, due and ending as it should be.", epilog=_EPILOG,
+    )  # fmt: skip
     parser.add_argument("directory", metavar="DIR", help="the directory of the store, or its file:// URL")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
     report = check(
         directory, lambda doing: print(f"{time.monotonic() - began:4.0f} s: {doing} ...", file=sys.stderr, flush=True)
     )
-    print(json.dumps({**asdict(report), "is_sound": report.is_sound}, indent=2) if args.json else render(report))
+    if args.json:
+        write_json({**asdict(report), "is_sound": report.is_sound})
+    else:
+        write(safe(render(report), lines=True))
     return EXIT_OK if report.is_sound else EXIT_TROUBLE
 
 

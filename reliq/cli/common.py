@@ -1,19 +1,18 @@
-"""What the subcommands share: exit codes, errors, where the storage is."""
+"""What the subcommands share: exit codes, errors, how a command is described."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ..storage import registry
-from ..storage.base import Storage
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 EXIT_OK = 0
-#: The storage does not answer, a check failed, a worker had to give up.
+#: The storage does not answer, a job failed, a check failed, a worker had to give up.
 EXIT_TROUBLE = 1
 #: The command line or what it names is wrong: trying again cannot help. argparse uses the same.
 EXIT_USAGE = 2
@@ -28,17 +27,36 @@ class CommandError(Exception):
     """The command failed for a reason that its text explains."""
 
 
-def add_url(parser: argparse.ArgumentParser, help: str) -> None:
-    """The ``--url`` option."""
-    parser.add_argument("--url", metavar="URL", help=f"{help} (default: the environment variable RELIQ_URL)")
+def add_command(
+    commands: _SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int] | None,
+    *,
+    help: str,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """Describe one command; ``help`` is its line in the list of commands, ``epilog`` shows examples.
+
+    ``run`` is None for one that has commands of its own.
+    """
+    parser = commands.add_parser(
+        name, help=help, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
 
 
-def find_url(given: str | None) -> str:
-    """The URL of the option or of ``RELIQ_URL``."""
-    url = given or os.environ.get("RELIQ_URL")
-    if not url:
-        raise UsageError("no storage: give --url URL or set RELIQ_URL")
-    return url
+def at_least_one(text: str) -> int:
+    """An argparse type: a number of 1 or more."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
+    return value
+
+
+at_least_one.__name__ = "number"  # argparse shows it
 
 
 def is_memory(url: str) -> bool:
@@ -49,13 +67,3 @@ def is_memory(url: str) -> bool:
 def file_directory(url: str) -> Path | None:
     """The directory of a ``file://`` URL, None for the others."""
     return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
-
-
-@contextlib.contextmanager
-def open_storage(url: str) -> Iterator[Storage]:
-    """The storage of ``url`` for the length of a command."""
-    storage = registry.acquire(url)
-    try:
-        yield storage
-    finally:
-        registry.release(url)

@@ -1,17 +1,20 @@
-"""``reliq info``: queues, counts and workers of a storage, for people and as JSON."""
+"""``reliq info``: queues, counts and workers, for people and as JSON."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ..lifecycle import STORED
-from ..storage.base import Storage, worker_label
-from ..validate import check_queue_name
-from .common import EXIT_OK, CommandError, UsageError, add_url, file_directory, find_url, is_memory, open_storage
+from ..lifecycle import STORED, State
+from ..queue import Queue
+from ..storage.base import worker_label
+from .common import EXIT_OK, add_command
+from .output import Column, add_json, clear_screen, write, write_json, write_table
+from .targets import Place, add_place, add_queue, open_place, queue_name
+from .times import positive_seconds, span
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -19,9 +22,17 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   reliq info --url redis://localhost:6379/0
+  reliq info emails -i 2                           again every 2 seconds, until Ctrl-C
   reliq info --url file:///var/lib/app/queue emails
-  reliq info --json | jq '.queues[] | select(.counts.failed > 0) | .queue'
+  reliq info --json | jq 'select(.counts.failed > 0) | .queue'
+
+`waits` is how long the job that comes next has been ready; without free workers it grows.
+exit codes: 0 done, 1 storage trouble or no such queue, 2 wrong usage
 """
+
+
+#: States whose counts people see even when there are none; few queues have jobs in the others.
+_USUAL = frozenset({State.QUEUED, State.PROCESSING, State.COMPLETED, State.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,95 +46,123 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """One queue."""
+    """One queue. ``oldest_wait``: for how many seconds the job that comes next has been ready, None without one."""
 
     queue: str
+    storage: str
     is_paused: bool
     counts: dict[str, int]
+    oldest_wait: float | None
+    limits: dict[str, Any]
     workers: list[WorkerFacts]
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "info",
-        help="show queues, counts and workers",
-        description="Show the queues of a storage: how many jobs are in which state, whether the queue is paused,\n"
-        "and which workers serve it with how many jobs in hand. Changes nothing.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "info", run, help="show queues, counts and workers",
+        description="Show queues: how many jobs are in which state, whether the queue is paused, its limits, and\n"
+        "which workers serve it with how many jobs in hand. Changes nothing.", epilog=_EPILOG,
+    )  # fmt: skip
+    add_queue(parser)
+    parser.add_argument(
+        "-i", "--interval", type=positive_seconds, metavar="SECONDS", help="show it again and again, so often"
     )
-    parser.add_argument("queue", nargs="?", help="only this queue")
-    add_url(parser, "the storage to look at")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    add_place(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the storage holds."""
-    url = find_url(args.url)
-    if is_memory(url):
-        raise UsageError("a memory:// storage lives inside its own process: no other process can look at it")
-    directory = file_directory(url)
-    if directory is not None and not (directory / "queue.db").exists():  # looking must not create one
-        raise CommandError(f"there is no queue in {directory}")
-    with open_storage(url) as storage:
-        facts = collect(storage, args.queue)
-        where = storage.url
+    """Print what there is, once or until interrupted."""
+    with open_place(args) as place:
+        name = queue_name(args)
+        if args.interval is None:
+            show(args, place, name)
+            return EXIT_OK
+        try:
+            while True:
+                facts = collect(place, name)  # before the screen is cleared: it must not stay empty meanwhile
+                if not args.json and not clear_screen():
+                    write("")
+                show(args, place, name, facts)
+                time.sleep(args.interval)
+        except KeyboardInterrupt:  # the way to end it
+            return EXIT_OK
+
+
+def show(args: argparse.Namespace, place: Place, name: str | None, facts: Sequence[QueueFacts] | None = None) -> None:
+    """Print one round."""
+    facts = collect(place, name) if facts is None else facts
     if args.json:
-        print(json.dumps({"storage": where, "queues": [asdict(fact) for fact in facts]}, indent=2))
+        for fact in facts:
+            write_json(fact)
     else:
-        print(f"storage {where}\n")
-        print(render(facts))
-    return EXIT_OK
+        write(f"storage {', '.join(storage.url for storage in place.storages)}\n")
+        render(facts)
 
 
-def collect(storage: Storage, queue: str | None = None) -> list[QueueFacts]:
+def collect(place: Place, name: str | None = None) -> list[QueueFacts]:
     """The facts of one queue or of all."""
-    names = storage.queues()
-    if queue is not None:
-        if check_queue_name(queue) not in names:
-            raise CommandError(f"no queue {queue!r} on this storage; there are: {', '.join(names) or 'none'}")
-        names = [queue]
-    return [
-        QueueFacts(
-            name,
-            storage.is_paused(name),
-            {state.value: count for state, count in storage.counts(name).items()},
-            [WorkerFacts(worker_label(found.key), found.runners, found.processing) for found in storage.workers(name)],
-        )
-        for name in names
-    ]
+    return [_facts(queue) for queue in place.all(name)]
 
 
-def render(facts: Sequence[QueueFacts]) -> str:
+def _facts(queue: Queue) -> QueueFacts:
+    storage = queue.storage
+    # Not from an application's Queue: reading must not store the limits that it was made with.
+    limits = Queue(queue.name, storage).limits
+    return QueueFacts(
+        queue.name,
+        storage.url,
+        storage.is_paused(queue.name),
+        {state.value: count for state, count in storage.counts(queue.name).items()},
+        _oldest_wait(queue),
+        {limit: value for limit, value in limits.items() if value is not None},
+        [
+            WorkerFacts(worker_label(found.key), found.runners, found.processing)
+            for found in storage.workers(queue.name)
+        ],
+    )
+
+
+def _oldest_wait(queue: Queue) -> float | None:
+    ids, _ = queue.storage.list_ids(queue.name, State.QUEUED, None, 1)
+    for snapshot in queue.storage.read(queue.name, ids, payload=False) if ids else ():
+        if snapshot.state is State.QUEUED:
+            return max(0.0, time.time() - snapshot.updated_at_ms / 1000)
+    return None
+
+
+def render(facts: Sequence[QueueFacts]) -> None:
     """Two tables."""
+    columns = [Column("queue", lambda fact: fact.queue)]
+    shown = [state.value for state in STORED if state in _USUAL or any(fact.counts.get(state, 0) for fact in facts)]
+    columns += [Column(state, _count(state), is_right=True) for state in shown]
+    columns += [
+        Column("waits", lambda fact: None if fact.oldest_wait is None else span(fact.oldest_wait), is_right=True),
+        Column("", _remarks),
+    ]
+    write_table(facts, columns, "no queues yet")
     if not facts:
-        return "no queues yet"
-    states = [state.value for state in STORED]
-    queues = [["queue", *states, ""]]
-    queues += [
-        [fact.queue, *(str(fact.counts.get(state, 0)) for state in states), "paused" if fact.is_paused else ""]
-        for fact in facts
+        return
+    write("")
+    workers = [(worker, fact.queue) for fact in facts for worker in fact.workers]
+    columns = [
+        Column("worker", lambda row: row[0].worker_id),
+        Column("queue", lambda row: row[1]),
+        Column("threads", lambda row: row[0].threads, is_right=True),
+        Column("processing", lambda row: row[0].processing, is_right=True),
     ]
-    workers = [["worker", "queue", "threads", "processing"]]
-    workers += [
-        [worker.worker_id, fact.queue, str(worker.threads), str(worker.processing)]
-        for fact in facts
-        for worker in fact.workers
-    ]
-    tables = [_table(queues, left={0, len(states) + 1})]
-    tables.append(_table(workers, left={0, 1}) if len(workers) > 1 else "no workers")
-    return "\n\n".join(tables)
+    write_table(workers, columns, "no workers")
 
 
-def _table(rows: Sequence[Sequence[str]], left: set[int]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = (
-            cell.ljust(width) if index in left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+def _count(state: str) -> Any:
+    return lambda fact: fact.counts.get(state, 0)
+
+
+def _remarks(fact: QueueFacts) -> str:
+    limits = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in fact.limits.items()
+        if (name, value) != ("group_concurrency", 1)
+    ]
+    return ", ".join([*(["paused"] if fact.is_paused else []), *limits])

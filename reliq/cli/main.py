@@ -8,26 +8,30 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
-from . import check, demo, info, worker
+from . import cancel, check, completion, dead, demo, doctor, info, jobs, limits, reap, schedules, submit, upkeep, worker
 from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
 
 _EPILOG = """\
 examples:
   reliq demo                                  see what reliq does; needs no server
   reliq worker app.jobs:q -t 8                run the jobs of the queue `q` in app/jobs.py
-  reliq worker app.jobs:q --processes 4       the same in 4 processes that are kept alive
   reliq info --url redis://localhost:6379/0   queues, counts and workers
-  reliq check /var/lib/app/queue              look over a store of files for damage
-  RELIQ_URL=file:///var/lib/app/queue reliq info emails --json
+  reliq enqueue -q emails welcome-1 '{"to": "a@example.org"}'
+  reliq ls emails --state failed              what failed for good
+  reliq show welcome-1                        one job, with errors and tracebacks
+  reliq doctor                                is the storage set up well, and its data in order?
 
-exit codes: 0 done, 1 storage trouble or a failed check, 2 wrong usage
+Where queues are: --url URL or --app MODULE:ATTRIBUTE, else the environment variables RELIQ_APP and RELIQ_URL. Times are
+seconds, or 30s, 5m, 1h30m, 2d. --json prints one object per line.
+
+exit codes: 0 done, 1 something is wrong (a failed job or check, storage trouble), 2 wrong usage
 `reliq COMMAND --help` says more about each command.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argparse itself exits with 2 on what it refuses."""
-    args = _parser().parse_args(arguments)
+    args = make_parser().parse_args(arguments)
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -59,7 +63,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
     parser = argparse.ArgumentParser(
         prog="reliq",
         description="A reliable job queue for synchronous, threaded Python.",
@@ -68,6 +73,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, worker, info, check):
+    for command in (
+        demo,
+        worker,
+        info,
+        jobs,
+        submit,
+        cancel,
+        dead,
+        upkeep,
+        limits,
+        schedules,
+        reap,
+        doctor,
+        check,
+        completion,
+    ):
         command.add_parser(commands)
     return parser

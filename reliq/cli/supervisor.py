@@ -1,13 +1,15 @@
 """``reliq worker --processes N``: keeps N worker processes alive.
 
 A child that dies is started again; its jobs go back to their queues at once, without
-waiting for the worker's TTL. A child that can never start ends the whole command, loudly.
+waiting for the worker's TTL. A child that can never start ends the whole command, loudly, unless its
+code is watched: then the next change may mend it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import signal
 import socket
@@ -34,6 +36,10 @@ MAX_FALSE_STARTS = 5
 #: After the second signal a child gets this long before it is killed.
 KILL_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
+#: A child's exit code when it ran as many jobs as it should: it wants a successor.
+EXIT_REPLACE = 75
+#: Editors write several files, and one of them several times: a reload waits until so long nothing changed.
+_SETTLE_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -47,13 +53,16 @@ class _Slot:
     young_deaths: int = 0
     restart_at: float = 0.0
     is_done: bool = False
+    #: Whether the child was told to end because its code changed.
+    is_reloading: bool = False
 
 
 class Supervisor:
     """Starts ``processes`` children with ``arguments`` and looks after them until a signal or the end of the work.
 
     ``passes_label``: whether the children take their label from ``--worker-id`` (a WorkerPool of
-    the user's own has one already).
+    the user's own has one already). ``reloads``: whether :meth:`reload` will be called, so that a child that
+    cannot start waits for the next change.
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class Supervisor:
         worker_id: str | None = None,
         passes_label: bool = True,
         until_empty: bool = False,
+        reloads: bool = False,
     ) -> None:
         self._queues = queues
         self._arguments = arguments
@@ -72,6 +82,9 @@ class Supervisor:
         self._base = worker_id or default_worker_label()
         self._passes_label = passes_label
         self._until_empty = until_empty
+        self._reloads = reloads
+        self._changed_at: float | None = None
+        self._bell: socket.socket | None = None
         self._signals: list[int] = []
         self._passed_on = 0
         self._kill_at: float | None = None
@@ -82,6 +95,7 @@ class Supervisor:
         with self._listening() as wake:
             try:
                 while not all(slot.is_done for slot in self._slots):
+                    self._reload_if_changed()
                     for slot in self._slots:
                         self._look_at(slot)
                     self._pass_signals_on()
@@ -90,7 +104,28 @@ class Supervisor:
                 self._end_all()
         return self._code
 
+    def reload(self) -> None:
+        """Replace every child by one with the present code. Any thread may call it."""
+        self._changed_at = time.monotonic()
+        bell = self._bell
+        if bell is not None:
+            with contextlib.suppress(OSError):  # full: it is awake; closed: it is over
+                bell.send(b"r")
+
     # -- one slot ---------------------------------------------------------------------
+
+    def _reload_if_changed(self) -> None:
+        changed_at = self._changed_at
+        if changed_at is None or self._is_stopping or time.monotonic() < changed_at + _SETTLE_SECONDS:
+            return
+        self._changed_at = None
+        log.info("the code has changed: starting anew")
+        for slot in self._slots:
+            slot.false_starts = slot.young_deaths = 0
+            slot.restart_at = 0.0
+            if slot.child is not None and not slot.is_reloading:
+                slot.is_reloading = True
+                slot.child.send_signal(signal.SIGTERM)
 
     def _look_at(self, slot: _Slot) -> None:
         if slot.is_done:
@@ -117,10 +152,12 @@ class Supervisor:
         served = child.is_ready
         child.close()
         slot.child = None
+        is_reloading, slot.is_reloading = slot.is_reloading, False
         self._hand_back(child)
         if self._is_stopping:
             slot.is_done = True
-            if code and served:  # before it could listen, any end by the signal is a clean one
+            # Before it could listen, any end by the signal is a clean one.
+            if code not in (EXIT_OK, EXIT_REPLACE) and served:
                 self._code = self._code or EXIT_TROUBLE
             log.info("worker process %d, pid %d, ended %s", slot.number, child.pid, _how(code))
             return
@@ -128,9 +165,18 @@ class Supervisor:
             slot.is_done = True
             log.info("worker process %d, pid %d, found its queues empty", slot.number, child.pid)
             return
+        if is_reloading:
+            return
+        if code == EXIT_REPLACE:
+            log.info("worker process %d, pid %d, ran as many jobs as it should", slot.number, child.pid)
+            return
         log.warning("worker process %d, pid %d, ended %s after %.1f s", slot.number, child.pid, _how(code), lived)
         slot.false_starts = 0 if served else slot.false_starts + 1
         slot.young_deaths = 0 if lived >= HEALTHY_SECONDS else slot.young_deaths + 1
+        if not served and self._reloads:
+            log.error("worker process %d cannot start; waiting for the code to change", slot.number)
+            slot.restart_at = math.inf
+            return
         if not served and (code == EXIT_USAGE or slot.false_starts >= MAX_FALSE_STARTS):
             log.error(
                 "giving up: worker process %d cannot start (attempts: %d, the last ended %s); see its messages above",
@@ -194,6 +240,8 @@ class Supervisor:
         """Until a signal arrives, a child ends or speaks, or a restart is due."""
         now = time.monotonic()
         pauses = [slot.restart_at - now for slot in self._slots if slot.child is None and not slot.is_done]
+        if self._changed_at is not None:
+            pauses.append(self._changed_at + _SETTLE_SECONDS - now)
         timeout = max(0.0, min([_LOOK_SECONDS, *pauses]))
         if all(slot.is_done for slot in self._slots):
             return
@@ -223,9 +271,11 @@ class Supervisor:
         handlers = {signal.SIGTERM: note, signal.SIGINT: note, signal.SIGCHLD: ignore}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         fd = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+        self._bell = bell
         try:
             yield wake
         finally:
+            self._bell = None
             signal.set_wakeup_fd(fd)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import inspect
 import logging
 import os
 import signal
@@ -13,17 +11,27 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..job import Event
 from ..queue import Queue
 from ..validate import check_text
-from ..worker.pool import WorkerPool
+from ..worker.pool import STOP_TIMEOUT_S, WorkerPool
 from ..worker.signals import SIGNALS
+from .apps import load_target
 from .child import PARENT_FD, tell_parent
-from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_url, is_memory
-from .supervisor import Supervisor
+from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command, at_least_one, is_memory
+from .reload import watch_code
+from .supervisor import EXIT_REPLACE, Supervisor
+from .times import positive_seconds, seconds
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+log = logging.getLogger("reliq.cli")
+
+#: Who waits for new code to run does not wait long for old handlers.
+RELOAD_DRAIN_S = 5.0
+#: With --max-jobs: the most jobs of one claim.
+MAX_PREFETCH = 100
 #: Leaves room for what the supervisor adds to it.
 _MAX_LABEL_BYTES = 100
 
@@ -32,45 +40,60 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _EPILOG = """\
 TARGET is module:attribute, found from the current directory. The attribute is a Queue with a handler, a list of
-queues, a WorkerPool, or a function without arguments that returns one of these.
+queues, a WorkerPool, or a function without arguments that returns one of these. RELIQ_APP stands in for it.
 
 examples:
   reliq worker app.jobs:q                       one process, 8 threads
   reliq worker app.jobs:q -t 32                 handlers that mostly wait: more threads
   reliq worker app.jobs:queues --processes 4    handlers that compute: more processes
   reliq worker app.jobs:make_pool               options that this command does not have
-  RELIQ_URL=redis://db/0 reliq worker app.jobs:q --until-empty
+  reliq worker app.jobs:q --reload              while you write it: start anew when its code changes
+  reliq worker app.jobs:q --processes 2 --max-jobs 10000      handlers that leak memory: fresh processes
+  RELIQ_URL=redis://db/0 reliq worker app.jobs:q --burst
 
-signals: SIGTERM or SIGINT once lets the running jobs end, twice gives them back to their queues at once.
-exit codes: 0 stopped (with --until-empty: empty), 1 trouble (or stopped before it was empty), 2 TARGET cannot be used.
+signals: SIGTERM or SIGINT once lets the running jobs end (at most --drain-timeout), twice gives them back to their
+queues at once.
+exit codes: 0 stopped (with --burst: empty; with --max-jobs: so many ran), 1 trouble (or stopped before it was empty),
+2 TARGET cannot be used.
 """
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "worker",
-        help="run the jobs of one or more queues",
-        description="Run the jobs of one or more queues until stopped. Logs go to stderr.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("target", metavar="TARGET", help="module:attribute, for example app.jobs:q")
-    parser.add_argument("-t", "--threads", type=_at_least_one, metavar="N", help="threads per process (default: 8)")
+    parser = add_command(
+        commands, "worker", run, help="run the jobs of one or more queues",
+        description="Run the jobs of one or more queues until stopped. Logs go to stderr.", epilog=_EPILOG,
+    )  # fmt: skip
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute, for example app.jobs:q")
+    parser.add_argument("-t", "--threads", type=at_least_one, metavar="N", help="threads per process (default: 8)")
     parser.add_argument(
-        "--processes", type=_at_least_one, default=1, metavar="N",
+        "--processes", type=at_least_one, default=1, metavar="N",
         help="processes; with 2 or more, ones that die are replaced and their jobs handed back at once (default: 1)",
     )  # fmt: skip
     parser.add_argument("--worker-id", metavar="LABEL", help="what listings call this worker (default: host-pid)")
     parser.add_argument(
-        "--worker-ttl", type=_seconds, metavar="SECONDS",
-        help="without a heartbeat for so long it counts as dead; raise it for handlers that hold the GIL (default: 15)",
+        "--worker-ttl", type=positive_seconds, metavar="TIME",
+        help="without a heartbeat for so long it counts as dead; raise it if handlers hold the GIL (default: 15s)",
     )  # fmt: skip
-    parser.add_argument("--until-empty", action="store_true", help="end when the queues are empty")
+    parser.add_argument(
+        "--burst", "--until-empty", dest="until_empty", action="store_true", help="end when the queues are empty"
+    )
+    parser.add_argument(
+        "--max-jobs", type=at_least_one, metavar="N",
+        help="end after N jobs (and those beside the last one); with --processes each process, which is replaced",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-timeout", type=seconds, metavar="TIME",
+        help="how long a stop lets running jobs go on before it gives them back (default: 30s, with --reload 5s)",
+    )  # fmt: skip
+    parser.add_argument("--reload", action="store_true", help="start anew when a .py file of the application changes")
     parser.add_argument("--log-level", choices=_LEVELS, default="INFO", help="what goes to stderr (default: INFO)")
-    add_url(parser, "the storage of queues that name none")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="the storage of queues that name none (default: the variable RELIQ_URL)",
+    )
     parser.add_argument(PARENT_FD, type=int, help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,13 +104,20 @@ def run(args: argparse.Namespace) -> int:
     if args.url:
         # Where queues without a URL look; children inherit it, and no process listing shows it.
         os.environ["RELIQ_URL"] = args.url
+    args.target = args.target or os.environ.get("RELIQ_APP")
+    if not args.target:
+        raise UsageError("TARGET is missing: give module:attribute, as in app.jobs:q, or set RELIQ_APP")
+    if args.reload and args.until_empty:
+        raise UsageError("--reload is for a worker that stays, --burst for one that ends: take one of them")
+    if args.drain_timeout is None:
+        args.drain_timeout = RELOAD_DRAIN_S if args.reload else STOP_TIMEOUT_S
     target = load_target(args.target)
     if isinstance(target, WorkerPool):
         refused = ("threads", "--threads"), ("worker_id", "--worker-id"), ("worker_ttl", "--worker-ttl")
         for name, option in refused:
             if getattr(args, name) is not None:
                 raise UsageError(f"{args.target} is a WorkerPool with options of its own: {option} cannot change it")
-    if args.processes > 1:
+    if args.processes > 1 or args.reload:
         return _supervise(args, target)
     return _serve(args, target)
 
@@ -95,12 +125,12 @@ def run(args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> int:
     pool = target if isinstance(target, WorkerPool) else _make_pool(args, target)
     if args.parent_fd is None:
-        return _work(pool, args.until_empty)
+        return _work(args, pool, EXIT_OK)
     tell_parent(args.parent_fd, pool)
     for number in SIGNALS:  # while the pool does not listen it holds no jobs
         signal.signal(number, _exit)
     try:
-        return _work(pool, args.until_empty)
+        return _work(args, pool, EXIT_REPLACE)
     finally:
         for number in SIGNALS:  # a second signal must not make a clean end look like a crash
             signal.signal(number, signal.SIG_IGN)
@@ -110,10 +140,9 @@ def _exit(*_: object) -> None:
     raise SystemExit(EXIT_OK)
 
 
-def _work(pool: WorkerPool, until_empty: bool) -> int:
-    if not until_empty:
-        pool.run_forever()
-        return EXIT_OK
+def _work(args: argparse.Namespace, pool: WorkerPool, code_at_max: int) -> int:
+    """Run the pool to its end; ``code_at_max`` is the exit code when --max-jobs ended it."""
+    quota = None if args.max_jobs is None else _Quota(pool, args.max_jobs, args.drain_timeout)
     empty: list[bool] = []
 
     def drain() -> None:
@@ -122,10 +151,41 @@ def _work(pool: WorkerPool, until_empty: bool) -> int:
 
     # In a thread of its own: the main one hears the signals, from before the pool starts.
     thread = threading.Thread(target=drain, name="reliq-drain", daemon=True)
-    pool.on("started", lambda _: thread.start())
-    pool.run_forever()
-    thread.join()
-    return EXIT_OK if empty == [True] else EXIT_TROUBLE
+    if args.until_empty:
+        pool.on("started", lambda _: thread.start())
+    pool.run_forever(args.drain_timeout)
+    if args.until_empty:
+        thread.join()
+        if empty == [True]:
+            return EXIT_OK
+    if quota is not None and quota.is_used_up:
+        return code_at_max
+    return EXIT_TROUBLE if args.until_empty else EXIT_OK
+
+
+class _Quota:
+    """Stops a pool when so many runs of handlers have ended, however they did."""
+
+    def __init__(self, pool: WorkerPool, jobs: int, drain_timeout: float) -> None:
+        self._left = jobs
+        self._lock = threading.Lock()
+        self._pool = pool
+        self._drain_timeout = drain_timeout
+        for event in ("completed", "failing", "failed", "requeued", "cancelled"):
+            pool.on(event, self._count)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether so many have ended."""
+        return self._left <= 0
+
+    def _count(self, _: Event) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            log.info("so many jobs ran as --max-jobs allows: stopping")
+            self._pool.stop(self._drain_timeout)  # does not wait: this is a thread of the pool
 
 
 def _supervise(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> int:
@@ -134,90 +194,33 @@ def _supervise(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> in
         if is_memory(queue.storage.url):
             raise UsageError(f"queue {queue.name!r} is in memory: --processes needs a storage that processes can share")
     arguments = [args.target, "--log-level", args.log_level]
-    for option, value in (("--threads", args.threads), ("--worker-ttl", args.worker_ttl)):
+    passed_on = ("--threads", args.threads), ("--worker-ttl", args.worker_ttl), ("--max-jobs", args.max_jobs)
+    for option, value in (*passed_on, ("--drain-timeout", args.drain_timeout)):
         if value is not None:
-            arguments += [option, str(value)]
+            arguments += [option, f"{value:f}" if isinstance(value, float) else str(value)]
     if args.until_empty:
         arguments.append("--until-empty")
-    return Supervisor(
+    supervisor = Supervisor(
         queues,
         arguments,
         args.processes,
         worker_id=args.worker_id,
         passes_label=not isinstance(target, WorkerPool),
         until_empty=args.until_empty,
-    ).run()
+        reloads=args.reload,
+    )
+    if not args.reload:
+        return supervisor.run()
+    with watch_code(supervisor.reload):
+        return supervisor.run()
 
 
 def _make_pool(args: argparse.Namespace, queues: Sequence[Queue]) -> WorkerPool:
     options: dict[str, Any] = {"threads": args.threads or 8, "worker_id": args.worker_id}
+    if args.max_jobs is not None:
+        # No more threads than jobs, and no large batches: what was claimed with the last job runs, too.
+        options["threads"] = min(options["threads"], args.max_jobs)
+        options["prefetch"] = min(MAX_PREFETCH, max(1, args.max_jobs // 100))
     if args.worker_ttl is not None:
         options["worker_ttl"] = args.worker_ttl
     return WorkerPool(queues, **options)
-
-
-def load_target(spec: str) -> WorkerPool | list[Queue]:
-    """Import ``module:attribute``; raises UsageError that says what is wrong with it."""
-    module_name, colon, path = spec.partition(":")
-    if not (module_name and colon and path):
-        raise UsageError(f"TARGET must be module:attribute, as in app.jobs:q, got {spec!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, something that it imports is not: the traceback says what
-        raise UsageError(f"no module {error.name!r} here ({os.getcwd()}) or on the Python path") from error
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise UsageError(f"{module_name} has no {name!r}, asked for by {spec!r}") from None
-    return _check_target(spec, _call_factory(spec, found))
-
-
-def _call_factory(spec: str, found: Any) -> Any:
-    if isinstance(found, Queue | WorkerPool | list | tuple) or not callable(found):
-        return found
-    try:
-        inspect.signature(found).bind()
-    except TypeError:
-        raise UsageError(
-            f"{spec} takes arguments; name a Queue, a list of queues, a WorkerPool or a function without arguments"
-        ) from None
-    except ValueError:  # a builtin without a signature: the call shows
-        pass
-    return found()
-
-
-def _check_target(spec: str, found: Any) -> WorkerPool | list[Queue]:
-    if isinstance(found, WorkerPool):
-        return found
-    queues = [found] if isinstance(found, Queue) else found
-    if not isinstance(queues, list | tuple) or not queues or not all(isinstance(queue, Queue) for queue in queues):
-        raise UsageError(
-            f"{spec} must be a Queue, a list of queues, a WorkerPool or a function that returns one, "
-            f"got {type(found).__name__}"
-        )
-    for queue in queues:
-        if queue.function is None:
-            raise UsageError(f"queue {queue.name!r} of {spec} has no handler: decorate a function with @q.handler")
-    return list(queues)
-
-
-def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {value}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 86_400:
-        raise argparse.ArgumentTypeError(f"must be seconds above 0, got {text}")
-    return value
-
-
-_at_least_one.__name__, _seconds.__name__ = "number", "number of seconds"  # argparse shows them

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import reliq
-from reliq import InvalidJobError, MemoryStorage, Queue, WorkerPool
-from reliq.cli.info import collect, render
+from reliq import InvalidJobError, Queue, WorkerPool
+from reliq.cli.apps import load_target
 from reliq.cli.main import main
-from reliq.cli.worker import load_target
 from reliq.storage.base import Worker
 
 
 @pytest.fixture(autouse=True)
-def no_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RELIQ_URL", raising=False)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RELIQ_URL", "RELIQ_APP"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -106,8 +106,10 @@ def test_info_shows_counts_pause_and_workers(tmp_path: Path, capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"storage {url}"
     heads = next(line.split() for line in lines if line.startswith("queue"))
-    emails = next(line.split() for line in lines if line.startswith("emails"))
-    assert {head: count for head, count in zip(heads, emails, strict=True) if count != "0"} == {
+    cells = next(line.split() for line in lines if line.startswith("emails"))
+    emails = dict(zip(heads, cells, strict=True))
+    assert emails.pop("waits")
+    assert {head: count for head, count in emails.items() if count != "0"} == {
         "queue": "emails", "queued": "1", "processing": "1",
     }  # fmt: skip
     assert next(line for line in lines if line.startswith("reports")).endswith("paused")
@@ -119,9 +121,8 @@ def test_info_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     _fill(url)
     monkeypatch.setenv("RELIQ_URL", url)
     assert main(["info", "--json", "emails"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["storage"] == url
-    [emails] = facts["queues"]
+    emails = json.loads(capsys.readouterr().out)
+    assert emails["storage"] == url
     assert emails["queue"] == "emails"
     assert not emails["is_paused"]
     assert (emails["counts"]["queued"], emails["counts"]["processing"]) == (1, 1)
@@ -141,10 +142,13 @@ def test_info_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert not list(tmp_path.iterdir())
 
 
-def test_info_of_nothing() -> None:
-    storage = MemoryStorage()
-    assert render(collect(storage)) == "no queues yet"
-    storage.close()
+def test_info_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path / 'queue'}"
+    with Queue("emails", url) as emails:
+        emails.enqueue("e")
+        emails.delete()
+    assert main(["info", "--url", url]) == 0
+    assert "no queues yet" in capsys.readouterr().out
 
 
 def test_info_on_a_dead_server_exits_with_1_and_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +226,6 @@ def test_library_errors_become_texts(monkeypatch: pytest.MonkeyPatch, capsys: py
     def refuse(*_: object) -> None:
         raise InvalidJobError("refused for a reason")
 
-    monkeypatch.setattr("reliq.cli.info.find_url", refuse)
+    monkeypatch.setattr("reliq.cli.info.open_place", refuse)
     assert main(["info"]) == 2
     assert capsys.readouterr().err == "reliq: refused for a reason\n"

@@ -55,6 +55,11 @@ def test_import_loads_no_client_library() -> None:
     assert _python(f"import sys, reliq; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
+def test_the_command_line_loads_what_a_command_uses() -> None:
+    heavy = "redis", "hiredis", "watchdog", "filelock", "sqlite3", "rich"
+    assert _python(f"import sys, reliq.cli.main; print([name for name in {heavy} if name in sys.modules])") == "[]"
+
+
 def test_import_loads_no_door() -> None:
     doors = "reliq.http", "reliq.contrib", "wsgiref", "flask", "django"
     assert _python(f"import sys, reliq; print([name for name in {doors} if name in sys.modules])") == "[]"
