@@ -46,6 +46,8 @@ log = logging.getLogger("reliq")
 
 #: A .fifo queue takes an id for a duplicate for so many seconds after its acceptance, unless told otherwise.
 FIFO_DEDUP_TTL = 300.0
+#: Jobs that name each other are accepted in one step: it must not hold up a storage for long.
+MAX_LINKED = 10_000
 #: The unfinished states in the order in which jobs mostly go through them: one that moves on is met again.
 _ONWARD = (State.WAITING, State.SCHEDULED, State.FAILING, State.QUEUED, State.PROCESSING)
 
@@ -162,7 +164,8 @@ class Queue:
 
         ``jobs`` holds ``(id, payload)`` pairs or :class:`NewJob`. Everything is checked before the
         first job is written. Atomic per chunk: after an error, repeating the whole call is safe. Jobs may
-        name each other in ``after``, in any order: then there are at most 1,000, accepted together or not at all.
+        name each other in ``after``, in any order: then there are at most 1,000, with at most 10,000 ids in all, accepted
+        together or not at all.
         Raises QueueFullError when a chunk does not fit; nothing of that chunk was written.
         """
         jobs = list(jobs)
@@ -557,7 +560,7 @@ def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict
 def in_order(records: Sequence[NewRecord]) -> list[int]:
     """The numbers of linked ``records``, each behind those that it waits for and otherwise as they stand.
 
-    Raises InvalidJobError for a cycle.
+    Raises InvalidJobError for a cycle, and for more than a storage accepts in one step.
     """
     numbers: dict[str, int] = {}
     for n, record in enumerate(records):
@@ -568,6 +571,10 @@ def in_order(records: Sequence[NewRecord]) -> list[int]:
     if len(records) > MAX_BATCH:
         raise InvalidJobError(
             f"jobs that name each other in after must be at most {MAX_BATCH} in one call, got {len(records)}"
+        )
+    if (links := sum(len(record.after) for record in records)) > MAX_LINKED:
+        raise InvalidJobError(
+            f"jobs that name each other in after must hold at most {MAX_LINKED} ids in all, got {links}"
         )
     try:
         TopologicalSorter(inside).prepare()

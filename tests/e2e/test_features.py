@@ -296,6 +296,9 @@ def test_links_that_make_no_sense_are_refused_before_anything_is_written(storage
     many = [NewJob(f"j{n}", n, after=[f"j{n - 1}"] if n else None) for n in range(1001)]
     with pytest.raises(InvalidJobError, match="at most 1000 in one call, got 1001"):
         queue.enqueue_many(many)
+    many = [NewJob(f"j{n}", n, after=[f"j{k}" for k in range(n)]) for n in range(150)]
+    with pytest.raises(InvalidJobError, match="at most 10000 ids in all, got 11175"):
+        queue.enqueue_many(many)
     assert not any(queue.counts().values())
 
 
