@@ -164,9 +164,9 @@ class Queue:
 
         ``jobs`` holds ``(id, payload)`` pairs or :class:`NewJob`. Everything is checked before the
         first job is written. Atomic per chunk: after an error, repeating the whole call is safe. Jobs may
-        name each other in ``after``, in any order: then there are at most 1,000, with at most 10,000 ids in all, accepted
-        together or not at all.
-        Raises QueueFullError when a chunk does not fit; nothing of that chunk was written.
+        name each other in ``after``, in any order: then there are at most 1,000, with at most 10,000 ids in all,
+        accepted together or not at all. Raises QueueFullError when a chunk does not fit; nothing of that chunk was
+        written.
         """
         jobs = list(jobs)
         random = os.urandom(8 * len(jobs))  # a call for each nonce costs as much as the rest of a small job
