@@ -14,9 +14,13 @@ import redis
 
 from reliq import Queue
 
+from .contest import Contestant, anyone, contest, is_synchronous, working
 from .harness import Bench, Figure, payload
 
-TARGET = 4.2
+TARGET = 3.8
+THREADS = 16
+#: Beside the best synchronous peer in Python, from so many threads.
+LEAD = 2.0
 _QUEUE = "call"
 _BLOCK = 100
 
@@ -30,7 +34,32 @@ def measure(bench: Bench) -> list[Figure]:
         Figure("call, p50 in round trips", "x", found["p50x"], TARGET),
         Figure("call, p95 in round trips", "x", found["p95x"]),
         Figure("call, p99 in round trips", "x", found["p99x"]),
+        *_peers(bench),
     ]
+
+
+def _peers(bench: Bench) -> list[Figure]:
+    found = contest(bench, "call", lambda contestant: _ask(bench, contestant))
+    return [
+        *found.figures("p50", "call, p50", "ms"),
+        *found.lead("p50", "the shortest", anyone, 1.0, less=True),
+        *found.figures("p99", "call, p99", "ms"),
+        *found.figures("rate", f"{THREADS} callers", "calls/s"),
+        *found.lead("rate", "the best synchronous in Python", is_synchronous, LEAD),
+    ]
+
+
+def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
+    """One caller for so many seconds, then many; each compares its results."""
+    seconds, most = bench.seconds(0.7, 0.25), bench.amount(10_000, 3_000)
+    with working(contestant, 2 * most) as first:
+        one = contestant.call(most, first, seconds=seconds)
+        many = contestant.call(most, first + most, seconds=seconds, lanes=THREADS)
+    return {
+        "p50": 1000 * one["cuts"]["50"],
+        "p99": 1000 * one["cuts"]["99"],
+        "rate": many["number"] / many["seconds"],
+    }
 
 
 def _latency(bench: Bench) -> dict[str, float]:

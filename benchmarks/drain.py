@@ -17,18 +17,22 @@ from reliq.lifecycle import State
 from reliq.message import encode
 from reliq.storage.base import MAX_BATCH, Claim, NewRecord, Outcome, Storage, Verb, Worker
 
+from .contest import Contestant, Peer, contest, is_bullmq, is_python
 from .harness import Bare, Bench, Figure, directory, payload
 from .replay import Command, Commands, claimed_ids, record
 
 THREADS = 8
-SHARE = 50.0
+SHARE = 65.0
+#: Beside the fastest peer of the same language, and beside bullmq.
+LEAD_PYTHON = 10.0
+LEAD_BULLMQ = 3.0
 _QUEUE = "drain"
 _PATIENCE_S = 120.0
 _serde = JsonSerde()
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """Drain with results on Redis, beside a raw replay; then on the embedded storages."""
+    """Drain with results on Redis, beside a raw replay; then on the embedded storages; then side by side."""
     found = bench.repeat("drain on Redis", lambda: _redis(bench))
     figures = [
         Figure(f"drain, {THREADS} threads, results on", "jobs/s", found["pool"]),
@@ -43,7 +47,41 @@ def measure(bench: Bench) -> list[Figure]:
             bench.say(f"drain on {name}: left out, {error}")
             continue
         figures.append(Figure(f"drain on {name} storage", "jobs/s", values["pool"]))
+    return [*figures, *_peers(bench)]
+
+
+def _peers(bench: Bench) -> list[Figure]:
+    found = contest(bench, "drain", lambda contestant: {"rate": _ask(bench, contestant)})
+    figures = [
+        *found.figures("rate", "drain by one worker", "jobs/s"),
+        *found.lead("rate", "the fastest in Python", is_python, LEAD_PYTHON),
+        *found.lead("rate", "bullmq", is_bullmq, LEAD_BULLMQ),
+    ]
+    if bench.peers:
+
+        def has_choice(peer: Peer) -> bool:
+            return peer.has_results_off
+
+        off = contest(
+            bench, "drain, results off", lambda one: {"rate": _ask(bench, one, False)}, has_choice, results=False
+        )
+        figures += off.figures("rate", "drain, results off", "jobs/s")
     return figures
+
+
+def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> float:
+    """Jobs/s from the start of the first handler to the end of the last, of jobs queued before the worker starts."""
+    number = max(100, int(contestant.peer.pace * bench.seconds(1.2, 0.25)) // 100 * 100)
+    contestant.clear(number)
+    contestant.fill(number)
+    contestant.start_workers()
+    try:
+        began, ended = contestant.wait(0, number)
+        if has_results:
+            contestant.check(number)
+    finally:
+        contestant.stop_workers()
+    return number / (max(ended) - min(began))
 
 
 def _redis(bench: Bench) -> dict[str, float]:

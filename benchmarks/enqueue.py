@@ -6,30 +6,64 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from reliq import JsonSerde, Queue
 from reliq.message import encode
 
+from .contest import Contestant, anyone, contest
 from .harness import Bare, Bench, Figure, payload
 from .replay import Command, Commands, record
 
 THREADS = 8
 #: One by one, as a share of a bare loop that sends the same commands.
 SHARE = 85.0
+#: In bulk, beside the best of the others.
+LEAD = 4.0
 _QUEUE = "enqueue"
 _serde = JsonSerde()
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """enqueue and enqueue_many, beside bare loops."""
+    """enqueue and enqueue_many, beside bare loops; then side by side."""
     found = bench.repeat("enqueue", lambda: _rates(bench))
+    peers = contest(bench, "enqueue", lambda contestant: _ask(bench, contestant))
     return [
         Figure("enqueue one by one, 1 thread", "jobs/s", found["single"]),
         Figure("  as a share of a raw loop of the same script", "%", found["single share"], SHARE, "at least"),
         Figure(f"enqueue one by one, {THREADS} threads", "jobs/s", found["threads"]),
         Figure("  as a share of raw loops of the same script", "%", found["threads share"]),
         Figure("enqueue_many", "jobs/s", found["bulk"]),
+        *peers.figures("single", "one by one, 1 thread", "jobs/s"),
+        *peers.lead("single", "the best", anyone),
+        *peers.figures("threads", f"one by one, {THREADS} threads", "jobs/s"),
+        *peers.lead("threads", "the best", anyone),
+        *peers.figures("bulk", "in bulk, 100 at once", "jobs/s"),
+        *peers.lead("bulk", "the best", anyone, LEAD),
     ]
+
+
+def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
+    """So many seconds of each; nobody works the jobs off. All that were enqueued must be queued."""
+    how: dict[str, Any] = {"seconds": bench.seconds(0.7, 0.25)}
+    most = bench.amount(40_000, 10_000)
+    contestant.clear(1)
+    ways: dict[str, Callable[..., dict[str, Any]]] = {
+        "single": contestant.enqueue,
+        "threads": partial(contestant.enqueue, lanes=THREADS),
+    }
+    if contestant.has_bulk:
+        ways["bulk"] = contestant.enqueue_many
+    found, queued = {}, 0
+    for at, (name, enqueue) in enumerate(ways.items()):
+        first = at * (most + 100)
+        warm = enqueue(100, first)  # connections are made, scripts are loaded
+        answer = enqueue(most, first + 100, **how)
+        queued += warm["number"] + answer["number"]
+        found[name] = answer["number"] / answer["seconds"]
+    contestant.check_queued(queued)
+    return found
 
 
 def _rates(bench: Bench) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import sqlite3
@@ -33,23 +34,27 @@ def payload(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity: a value per run. ``goal`` says on which side of ``target`` it should be."""
+    """One measured quantity: a value per run. ``goal`` says on which side of ``target`` it should be.
+
+    Without values the ``note`` says why there are none.
+    """
 
     name: str
     unit: str
     values: tuple[float, ...]
     target: float | None = None
     goal: Literal["at most", "at least"] = "at most"
+    note: str = ""
 
     @property
     def median(self) -> float:
-        """The middle of the runs."""
-        return statistics.median(self.values)
+        """The middle of the runs; not a number without any."""
+        return statistics.median(self.values) if self.values else math.nan
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target; None without one."""
-        if self.target is None:
+        """Whether the median reaches the target; None without one, or without values."""
+        if self.target is None or not self.values:
             return None
         return self.median <= self.target if self.goal == "at most" else self.median >= self.target
 
@@ -60,10 +65,14 @@ class Bench:
     ``quick`` makes jobs fewer, never the runs: a figure without a spread says nothing.
     """
 
-    def __init__(self, server: RedisServer, runs: int, quick: bool) -> None:
+    def __init__(self, server: RedisServer, runs: int, quick: bool, peers: Sequence[str] = ()) -> None:
         self.server = server
         self.runs = runs
         self.quick = quick
+        #: The names of those that take part beside reliq.
+        self.peers = peers
+        #: What was measured of each, as it says itself.
+        self.versions: dict[str, dict[str, str]] = {}
         self._client = redis.Redis.from_url(server.url)
 
     def close(self) -> None:
@@ -72,6 +81,10 @@ class Bench:
 
     def amount(self, full: int, quick: int) -> int:
         """How many jobs this time."""
+        return quick if self.quick else full
+
+    def seconds(self, full: float, quick: float) -> float:
+        """How long this time."""
         return quick if self.quick else full
 
     def empty(self) -> None:
@@ -108,6 +121,12 @@ class Bench:
         """Microseconds that the server has spent in EVALSHA, and how many there were."""
         stats: Any = self._client.info("commandstats").get("cmdstat_evalsha", {"usec": 0, "calls": 0})
         return int(stats["usec"]), int(stats["calls"])
+
+    def await_nobody_blocked(self) -> None:
+        """Return when no client waits in a blocking command any more."""
+        deadline = time.monotonic() + 5.0
+        while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def used_memory(self) -> int:
         """Bytes that the server's data and buffers take, once they stand still (a hash that grows holds two tables)."""
