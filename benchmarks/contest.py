@@ -56,7 +56,7 @@ PEERS = (
     Peer("huey", "huey", 2_200, has_results_off=True),
     Peer("taskiq", "taskiq", 2_000, is_synchronous=False, has_results_off=True),
     Peer("saq", "saq", 2_000, is_synchronous=False),
-    Peer("arq", "arq", 200, is_synchronous=False, has_results_off=True),
+    Peer("arq", "arq", 800, is_synchronous=False, has_results_off=True),
     Peer("bullmq-py", "bullmq_py", 2_000, is_synchronous=False),
     Peer("bullmq", "bullmq", 10_000, "node", is_synchronous=False),
     Peer("platformatic", "platformatic", 8_000, "node", is_synchronous=False),
