@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.servers import RedisServer
 
-from . import call, drain, enqueue, files, server_cost, server_memory
+from . import both, call, drain, enqueue, files, growth, handlers, server_cost, server_memory
 from .contest import PEERS
 from .harness import Bench, Figure, describe
 
@@ -21,6 +21,9 @@ SCRIPTS = {
     "call": call,
     "server_memory": server_memory,
     "enqueue": enqueue,
+    "both": both,
+    "handlers": handlers,
+    "growth": growth,
     "files": files,
 }
 #: Too long for the quick run, unless asked for by name.

@@ -128,6 +128,10 @@ class Contestant:
             raise PeerError(f"{do}: {answer['error']}")
         return answer["ok"]
 
+    def number(self, seconds: float) -> int:
+        """How many jobs a drain of about so long takes."""
+        return max(100, int(self.peer.pace * seconds) // 100 * 100)
+
     def enqueue(self, number: int, first: int = 0, **how: Any) -> dict[str, Any]:
         """One by one: when it began, seconds, number."""
         return dict(self.ask("enqueue", first=first, number=number, **{"size": SIZE, **how}))
@@ -262,14 +266,18 @@ class Round:
         self.outcomes = outcomes
         self.reliq = outcomes[0].values
 
-    def figures(self, name: str, label: str, unit: str) -> list[Figure]:
-        """One line for each peer that has this figure, the failed ones as well."""
+    def figures(
+        self, name: str, label: str, unit: str, target: float | None = None, *, less: bool = False
+    ) -> list[Figure]:
+        """One line for each peer that has this figure, the failed ones as well; the target is reliq's."""
         found = []
         for outcome in self.outcomes:
             if outcome.trouble:
                 found.append(Figure(f"{label}: {outcome.peer.name}", unit, (), note=f"FAILED: {outcome.trouble}"))
             elif values := outcome.values.get(name):
-                found.append(Figure(f"{label}: {outcome.peer.name}", unit, values))
+                aim = target if outcome.peer is RELIQ else None
+                goal: Literal["at most", "at least"] = "at most" if less else "at least"
+                found.append(Figure(f"{label}: {outcome.peer.name}", unit, values, aim, goal))
         return found
 
     def lead(
@@ -309,6 +317,11 @@ def contest(
             bench.say(f"{what}: {peer.name} FAILED, {error}")
             outcomes.append(Outcome(peer, {}, str(error)))
     return Round(outcomes)
+
+
+def nobody(_: Peer) -> bool:
+    """reliq alone."""
+    return False
 
 
 def is_python(peer: Peer) -> bool:

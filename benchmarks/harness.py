@@ -91,16 +91,20 @@ class Bench:
         """Remove everything from the server; scripts stay loaded."""
         self._client.flushall()
 
-    def repeat(self, what: str, measure: Callable[[], dict[str, float]]) -> dict[str, tuple[float, ...]]:
-        """Measure ``runs`` times on an empty server each; the values by name."""
+    def repeat(
+        self, what: str, measure: Callable[[], dict[str, float]], *, on_empty: bool = True
+    ) -> dict[str, tuple[float, ...]]:
+        """Measure ``runs`` times, on an empty server each unless told otherwise; the values by name."""
         found: dict[str, list[float]] = {}
         for number in range(1, self.runs + 1):
-            self.empty()
+            if on_empty:
+                self.empty()
             began = time.monotonic()
             for name, value in measure().items():
                 found.setdefault(name, []).append(value)
             self.say(f"{what}: run {number} of {self.runs}, {time.monotonic() - began:.1f} s")
-        self.empty()
+        if on_empty:
+            self.empty()
         return {name: tuple(values) for name, values in found.items()}
 
     @staticmethod
@@ -127,6 +131,24 @@ class Bench:
         deadline = time.monotonic() + 5.0
         while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
             time.sleep(0.005)
+
+    def commands(self) -> int:
+        """How many commands the server has run, all of them."""
+        return int(self._client.info("stats")["total_commands_processed"])
+
+    def await_steady(self, seconds: float = 1.0) -> None:
+        """Return when nobody has connected for so long: all workers are there."""
+        deadline = time.monotonic() + 60.0
+        last, since = -1, time.monotonic()
+        while time.monotonic() < min(deadline, since + seconds):
+            now = int(self._client.info("clients")["connected_clients"])
+            if now != last:
+                last, since = now, time.monotonic()
+            time.sleep(0.05)
+
+    def keys(self) -> list[str]:
+        """All that is stored."""
+        return sorted(key.decode() for key in self._client.scan_iter(count=1000))
 
     def used_memory(self) -> int:
         """Bytes that the server's data and buffers take, once they stand still (a hash that grows holds two tables)."""
