@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tests.servers import RedisServer
 
-from . import both, call, drain, enqueue, files, growth, handlers, server_cost, server_memory
+from . import both, call, drain, enqueue, files, growth, handlers, limits, memory, server_cost, server_memory
 from .contest import PEERS
 from .harness import Bench, Figure, describe
 
 SCRIPTS = {
+    "limits": limits,
     "server_cost": server_cost,
     "drain": drain,
     "call": call,
@@ -24,6 +25,7 @@ SCRIPTS = {
     "both": both,
     "handlers": handlers,
     "growth": growth,
+    "memory": memory,
     "files": files,
 }
 #: Too long for the quick run, unless asked for by name.

@@ -10,7 +10,7 @@ TARGET = 25_000.0
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """A producer that enqueues as fast as it can, in batches of 100 where it can, beside a worker that has warmed up."""
+    """A producer that enqueues as fast as it can (in batches of 100, or from 8 threads) beside a warm worker."""
     found = contest(bench, "both", lambda contestant: _ask(bench, contestant))
     figures = found.figures("rate", "producer and worker at once", "jobs/s", TARGET)
     return [*figures, *found.lead("rate", "the best", anyone)]

@@ -85,10 +85,10 @@ def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> floa
 
 
 def _redis(bench: Bench) -> dict[str, float]:
-    jobs = _jobs(bench.amount(50_000, 15_000))
+    jobs = jobs_of(bench.amount(50_000, 15_000))
     limits: list[int] = []
     with bench.storage() as storage:
-        _preload(storage, jobs)
+        preload(storage, jobs)
         claims, claim = [0], storage.claim
 
         def counted(queue: str, worker: Worker, limit: int, **more: Any) -> Claim:
@@ -99,10 +99,10 @@ def _redis(bench: Bench) -> dict[str, float]:
             return answer
 
         storage.claim = counted  # type: ignore[method-assign]
-        pool = len(jobs) / _drain(storage, jobs)
+        pool = len(jobs) / drain_of(storage, jobs)
     bench.empty()
     with bench.storage() as storage:
-        _preload(storage, jobs)
+        preload(storage, jobs)
         raw = len(jobs) / _replay(bench.server.url, storage, jobs, limits)
     return {"pool": pool, "raw": raw, "share": 100 * pool / raw, "batch": len(jobs) / claims[0]}
 
@@ -110,35 +110,35 @@ def _redis(bench: Bench) -> dict[str, float]:
 def _memory(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.memory import MemoryStorage
 
-    return _embedded(MemoryStorage(), bench.amount(50_000, 10_000))
+    return embedded(MemoryStorage(), bench.amount(50_000, 10_000))
 
 
 def _file(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.file import FileStorage
 
     with directory() as path:
-        return _embedded(FileStorage(path / "queue"), bench.amount(50_000, 10_000))
+        return embedded(FileStorage(path / "queue"), bench.amount(50_000, 10_000))
 
 
-def _embedded(storage: Storage, number: int) -> dict[str, float]:
+def embedded(storage: Storage, number: int) -> dict[str, float]:
     try:
-        jobs = _jobs(number)
-        _preload(storage, jobs)
-        return {"pool": number / _drain(storage, jobs)}
+        jobs = jobs_of(number)
+        preload(storage, jobs)
+        return {"pool": number / drain_of(storage, jobs)}
     finally:
         storage.close()
 
 
-def _jobs(number: int) -> list[NewRecord]:
+def jobs_of(number: int) -> list[NewRecord]:
     return [record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)))) for n in range(number)]
 
 
-def _preload(storage: Storage, jobs: list[NewRecord]) -> None:
+def preload(storage: Storage, jobs: list[NewRecord]) -> None:
     for first in range(0, len(jobs), MAX_BATCH):
         storage.enqueue(_QUEUE, jobs[first : first + MAX_BATCH])
 
 
-def _drain(storage: Storage, jobs: list[NewRecord]) -> float:
+def drain_of(storage: Storage, jobs: list[NewRecord]) -> float:
     """Seconds from the start of the pool to the last settle."""
     queue = Queue(_QUEUE, storage)
 

@@ -23,8 +23,8 @@ from reliq.serde import JsonSerde
 from reliq.storage.base import MAX_BATCH, Outcome, Verb, Worker
 from reliq.storage.sql.file import FileStorage
 
-from .drain import _embedded as drain_of
-from .enqueue import _rate as rate_of
+from .drain import embedded as drain_of
+from .enqueue import rate_of
 from .harness import Bench, Figure, directory, payload
 
 THREADS = 8

@@ -8,7 +8,7 @@ from typing import Any
 
 from reliq import JsonSerde
 from reliq.message import encode
-from reliq.storage.base import MAX_BATCH, Outcome, Verb, Worker
+from reliq.storage.base import MAX_BATCH, Claimed, Outcome, Verb, Worker
 from reliq.storage.redis.storage import RedisStorage
 
 from .contest import SIZE, THREADS, Contestant, contest, nobody
@@ -72,7 +72,7 @@ def _costs(bench: Bench, storage: RedisStorage) -> dict[str, float]:
     for at in range(0, number, _BATCH):
         storage.enqueue(_QUEUE, [_record(f"{mark}-{at + n}", n) for n in range(_BATCH)])
     costs["enqueue"], before = (bench.script_usec()[0] - before) / number, bench.script_usec()[0]
-    claimed = []
+    claimed: list[Claimed] = []
     while len(claimed) < number:
         limit = min(_BATCH, number - len(claimed))
         claimed += storage.claim(_QUEUE, _WORKER, limit, serial=len(claimed) + 1, lease_ms=600_000).jobs

@@ -45,4 +45,4 @@ def _last_start(bench: Bench, contestant: Contestant) -> float:
         contestant.wait(first, learning)
         answer = contestant.enqueue_many(number, first + learning, ms=_NAP_MS)
         began, _ = contestant.wait(first + learning, number)
-    return max(began) - answer["began"]
+    return max(began) - float(answer["began"])

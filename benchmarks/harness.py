@@ -146,7 +146,7 @@ class Bench:
                 last, since = now, time.monotonic()
             time.sleep(0.05)
 
-    def keys(self) -> list[str]:
+    def stored(self) -> list[str]:
         """All that is stored."""
         return sorted(key.decode() for key in self._client.scan_iter(count=1000))
 

@@ -12,7 +12,7 @@ from .harness import Bench, Figure, payload
 from .replay import record
 
 #: Bytes beside the payload.
-TARGET = 320.0
+TARGET = 260.0
 NUMBER = 100_000
 
 

@@ -18,25 +18,25 @@ class Reliq(Adapter):
         super().__init__(options)
         self._queues = [Queue(f"peer-{n}", options.url) for n in range(options.queues)]
         self._queue = self._queues[0]
-        self._turns = itertools.cycle(self._queues)
+        self._turns = itertools.cycle(range(options.queues))
 
-    def enqueue(self, payload: dict[str, Any]) -> str:
-        id = f"job-{payload['n']}"
-        next(self._turns).enqueue(id, payload)
-        return id
+    def enqueue(self, payload: dict[str, Any]) -> tuple[int, str]:
+        id, turn = f"job-{payload['n']}", next(self._turns)
+        self._queues[turn].enqueue(id, payload)
+        return turn, id
 
-    def enqueue_many(self, payloads: list[dict[str, Any]]) -> list[str]:
-        ids = [f"job-{payload['n']}" for payload in payloads]
-        next(self._turns).enqueue_many(list(zip(ids, payloads, strict=True)))
-        return ids
+    def enqueue_many(self, payloads: list[dict[str, Any]]) -> list[tuple[int, str]]:
+        ids, turn = [f"job-{payload['n']}" for payload in payloads], next(self._turns)
+        self._queues[turn].enqueue_many(list(zip(ids, payloads, strict=True)))
+        return [(turn, id) for id in ids]
 
-    def results(self, handles: list[str]) -> list[Any]:
-        found: list[Any] = [None] * len(handles)
-        for queue in self._queues:
-            for at, status in enumerate(map(queue.get_statuses(handles).get, handles)):
-                if status is not None and status.state == "completed":
-                    found[at] = status.result
-        return found
+    def results(self, handles: list[tuple[int, str]]) -> list[Any]:
+        found = {}
+        for turn, queue in enumerate(self._queues):
+            if ids := [id for at, id in handles if at == turn]:
+                found.update(queue.get_statuses(ids))
+        statuses = [found[id] for _, id in handles]
+        return [status.result if status is not None and status.state == "completed" else None for status in statuses]
 
     def call(self, payload: dict[str, Any]) -> Any:
         return self._queue.call(f"job-{payload['n']}", payload)
