@@ -83,7 +83,7 @@ def _target(figure: Figure) -> str:
 
 def _write(path: Path, facts: dict[str, str], found: dict[str, list[Figure]]) -> None:
     figures = [
-        {"script": script, **asdict(figure), "median": figure.median, "met": figure.is_met}
+        {"script": script, **asdict(figure), "median": figure.median if figure.values else None, "met": figure.is_met}
         for script, figures in found.items()
         for figure in figures
     ]

@@ -26,7 +26,6 @@ from .replay import Commands, claimed_ids, record
 _QUEUE = "bare"
 _RUNNERS = 8
 _WAIT_MS = 60_000
-_MOST = 20_000
 
 
 def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
@@ -37,6 +36,7 @@ def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
         worker = Worker("warm", "0")
         for job in storage.claim("warm", worker, 1, serial=1, lease_ms=60_000).jobs:
             storage.settle("warm", worker, [Outcome(job.id, job.nonce, job.token, Verb.COMPLETE, result=b"0")])
+    most = bench.amount(20_000, 5_000)
     commands, serde = Commands(_QUEUE), JsonSerde()
     tag = queue_tag("reliq", _QUEUE)
     built = [
@@ -44,7 +44,7 @@ def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
             commands.enqueue(record(str(n), _nonce(n), encode(serde.dumps(payload(n)))), f"reply-{n}", _WAIT_MS),
             ("BLPOP", f"{tag}:reply:reply-{n}", "60"),
         )
-        for n in range(_MOST)
+        for n in range(most)
     ]
     numbers, lock = itertools.count(), threading.Lock()
 
@@ -54,7 +54,7 @@ def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
             while time.perf_counter() < until:
                 with lock:
                     n = next(numbers)
-                if n >= _MOST:
+                if n >= most:
                     return
                 began = time.perf_counter()
                 link.ask(built[n][0])
@@ -75,7 +75,7 @@ def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
             thread.join()
         return sorted(each), time.perf_counter() - began
 
-    with _answering(bench.server.url):
+    with _answering(bench.server.url, most):
         callers_for(0.1, 1)
         one, _ = callers_for(seconds, 1)
         many, took = callers_for(seconds, callers)
@@ -87,10 +87,13 @@ def _nonce(number: int) -> bytes:
 
 
 @contextmanager
-def _answering(url: str) -> Iterator[None]:
+def _answering(url: str, most: int) -> Iterator[None]:
     root = Path(__file__).resolve().parents[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare_call", url], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "benchmarks.bare_call", url, str(most)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
@@ -101,9 +104,9 @@ def _answering(url: str) -> Iterator[None]:
         process.communicate()
 
 
-def _answer(url: str, ready: threading.Barrier) -> None:
+def _answer(url: str, most: int, ready: threading.Barrier) -> None:
     worker, commands = Worker("bare", "0", _RUNNERS), Commands(_QUEUE)
-    outcomes = [Outcome(str(n), _nonce(n), 1, Verb.COMPLETE, result=str(n).encode()) for n in range(_MOST)]
+    outcomes = [Outcome(str(n), _nonce(n), 1, Verb.COMPLETE, result=str(n).encode()) for n in range(most)]
     head, parts = commands.settle_parts(worker, outcomes)
     claim = commands.claim(worker, 1)
     bell = ("BLPOP", f"{queue_tag('reliq', _QUEUE)}:wake", "60")
@@ -121,7 +124,7 @@ def main() -> None:
     """Until it is killed, or its stdin ends."""
     ready = threading.Barrier(_RUNNERS + 1)
     for _ in range(_RUNNERS):
-        threading.Thread(target=_answer, args=(sys.argv[1], ready), daemon=True).start()
+        threading.Thread(target=_answer, args=(sys.argv[1], int(sys.argv[2]), ready), daemon=True).start()
     ready.wait()
     print("ready", flush=True)
     sys.stdin.read()

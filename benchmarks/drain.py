@@ -47,7 +47,8 @@ def measure(bench: Bench) -> list[Figure]:
             bench.say(f"drain on {name}: left out, {error}")
             continue
         figures.append(Figure(f"drain on {name} storage", "jobs/s", values["pool"]))
-    return [*figures, *_peers(bench)]
+    # reliq alone has been measured above.
+    return [*figures, *_peers(bench)] if bench.peers else figures
 
 
 def _peers(bench: Bench) -> list[Figure]:
@@ -57,16 +58,12 @@ def _peers(bench: Bench) -> list[Figure]:
         *found.lead("rate", "the fastest in Python", is_python, LEAD_PYTHON),
         *found.lead("rate", "bullmq", is_bullmq, LEAD_BULLMQ),
     ]
-    if bench.peers:
 
-        def has_choice(peer: Peer) -> bool:
-            return peer.has_results_off
+    def has_choice(peer: Peer) -> bool:
+        return peer.has_results_off
 
-        off = contest(
-            bench, "drain, results off", lambda one: {"rate": _ask(bench, one, False)}, has_choice, results=False
-        )
-        figures += off.figures("rate", "drain, results off", "jobs/s")
-    return figures
+    off = contest(bench, "drain, results off", lambda one: {"rate": _ask(bench, one, False)}, has_choice, results=False)
+    return [*figures, *off.figures("rate", "drain, results off", "jobs/s")[1:]]  # reliq keeps them
 
 
 def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> float:

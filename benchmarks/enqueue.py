@@ -29,14 +29,20 @@ _serde = JsonSerde()
 def measure(bench: Bench) -> list[Figure]:
     """enqueue and enqueue_many, beside bare loops; then side by side."""
     found = bench.repeat("enqueue", lambda: _rates(bench))
-    peers = contest(bench, "enqueue", lambda contestant: _ask(bench, contestant))
-    return [
+    figures = [
         Figure("enqueue one by one, 1 thread", "jobs/s", found["single"]),
         Figure("  as a share of a raw loop of the same script", "%", found["single share"]),
         Figure("  as a share of a raw no-op EVALSHA loop", "%", found["no-op share"], SHARE, "at least"),
         Figure(f"enqueue one by one, {THREADS} threads", "jobs/s", found["threads"]),
         Figure("  as a share of raw loops of the same script", "%", found["threads share"]),
         Figure("enqueue_many", "jobs/s", found["bulk"]),
+    ]
+    return [*figures, *_peers(bench)] if bench.peers else figures
+
+
+def _peers(bench: Bench) -> list[Figure]:
+    peers = contest(bench, "enqueue", lambda contestant: _ask(bench, contestant))
+    return [
         *peers.figures("single", "one by one, 1 thread", "jobs/s"),
         *peers.lead("single", "the best", anyone),
         *peers.figures("threads", f"one by one, {THREADS} threads", "jobs/s"),

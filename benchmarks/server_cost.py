@@ -32,7 +32,7 @@ def measure(bench: Bench) -> list[Figure]:
         Figure("no-op EVALSHA", "us/call", found["noop"]),
         Figure("HMGET + HSET of 100 ids in a script", "us/call", found["touch"]),
     ]
-    for size in SIZES:
+    for size in (1, 100) if bench.quick else SIZES:
         costs = bench.repeat(f"server cost, batches of {size}", lambda size=size: cost(bench, size))  # type: ignore[misc]
         figures += [
             Figure(f"{name}, batches of {size}", "us/job", costs[name], TARGETS[name] if size == 100 else None)
