@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.servers import RedisServer
 
-from . import both, call, drain, enqueue, files, growth, handlers, limits, memory, server_cost, server_memory
+from . import both, call, drain, enqueue, files, growth, handlers, limits, memory, plot, server_cost, server_memory
 from .contest import PEERS
 from .harness import Bench, Figure, describe
 
@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     _print(facts, found)
     if options.json:
         _write(options.json, facts, found)
+    if options.plot:
+        plot.draw(options.plot, found)
     return 0
 
 
@@ -97,10 +99,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(SCRIPTS), metavar="NAME",
                         help=f"one of {', '.join(SCRIPTS)}; may be given several times")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE",
+                        help="draw the peers' figures there, too: a .png or .svg; needs the extra `bench`")  # fmt: skip
     parser.add_argument("--runs", type=int, default=3, help="how often each figure is measured (default and least: 3)")
     parser.add_argument("--peer", action="append", choices=[*names, "none"], metavar="NAME",
                         help=f"beside {', '.join(names)} (default: all; quick: none)")  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.plot and not plot.is_possible():
+        parser.error("--plot needs matplotlib: pip install -e '.[bench]'")
     if options.peer is None:
         options.peer = [] if options.quick else names
     if options.runs < 3:

@@ -18,7 +18,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
     """Jobs/s from the first enqueue to the end of the last handler."""
-    number = contestant.number(bench.seconds(1.0, 0.4))
+    number = contestant.number(bench.seconds(0.8, 0.2))
     with working(contestant, number) as first:
         answer = contestant.fill(number, first)
         _, ended = contestant.wait(first, number)

@@ -67,7 +67,7 @@ def _peers(bench: Bench) -> list[Figure]:
 
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
     """One caller for so many seconds, then many; each compares its results."""
-    seconds, most = bench.seconds(0.7, 0.25), bench.amount(10_000, 3_000)
+    seconds, most = bench.seconds(0.6, 0.25), bench.amount(10_000, 3_000)
     with working(contestant, 2 * most + 2 * THREADS) as first:
         contestant.call(2 * THREADS, first, lanes=THREADS)  # connections are made
         first += 2 * THREADS

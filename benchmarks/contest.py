@@ -293,7 +293,8 @@ class Round:
             return []
         best = (min if less else max)(medians, key=lambda peer: medians[peer])
         values = tuple(value / medians[best] for value in self.reliq[name])
-        return [Figure(f"  reliq in terms of {text} ({best})", "x", values, target, "at most" if less else "at least")]
+        named = text if text == best else f"{text} ({best})"
+        return [Figure(f"  reliq in terms of {named}", "x", values, target, "at most" if less else "at least")]
 
 
 def contest(

@@ -68,7 +68,7 @@ def _peers(bench: Bench) -> list[Figure]:
 
 def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> float:
     """Jobs/s from the start of the first handler to the end of the last, of jobs queued before the worker starts."""
-    number = contestant.number(bench.seconds(1.0, 0.4))
+    number = contestant.number(bench.seconds(0.8, 0.4))
     contestant.clear(number)
     contestant.fill(number)
     contestant.start_workers()

@@ -54,7 +54,7 @@ def _peers(bench: Bench) -> list[Figure]:
 
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
     """So many seconds of each; nobody works the jobs off. All that were enqueued must be queued."""
-    how: dict[str, Any] = {"seconds": bench.seconds(0.7, 0.25)}
+    how: dict[str, Any] = {"seconds": bench.seconds(0.5, 0.25)}
     most = bench.amount(40_000, 10_000)
     contestant.clear(1)
     ways: dict[str, Callable[..., dict[str, Any]]] = {
@@ -75,8 +75,8 @@ def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
 
 
 def _rates(bench: Bench) -> dict[str, float]:
-    number = bench.amount(8_000, 3_200)
-    bulk = bench.amount(100_000, 20_000)
+    number = bench.amount(8_000, 1_600)
+    bulk = bench.amount(100_000, 10_000)
     with Queue(_QUEUE, bench.server.url) as queue:
         queue.enqueue("warm", payload(0))
         raw = _raw(bench.server.url, 1, number)

@@ -27,11 +27,11 @@ _serde = JsonSerde()
 
 def measure(bench: Bench) -> list[Figure]:
     """One after the other."""
-    figures = [*_queued(bench), *_queues(bench), *_payloads(bench)]
+    figures = [*_queued(bench), *_payloads(bench)]
     if bench.quick:
-        bench.say("growth: idle workers are left out of the quick run")
+        bench.say("growth: many queues and idle workers are left out of the quick run")
         return figures
-    return [*figures, *_idle(bench)]
+    return [*figures, *_queues(bench), *_idle(bench)]
 
 
 # -- jobs queued ------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def _costs(bench: Bench, storage: RedisStorage) -> dict[str, float]:
 
 def _queues(bench: Bench) -> list[Figure]:
     figures = []
-    for queues in (64,) if bench.quick else (1, 8, 64):
+    for queues in (1, 8, 64):
         found = contest(
             bench, f"growth: {queues} queues", lambda one: {"rate": _drain(bench, one)}, nobody, queues=queues
         )
@@ -116,7 +116,7 @@ def _drain(bench: Bench, contestant: Contestant) -> float:
 
 
 def _idle(bench: Bench) -> list[Figure]:
-    found = contest(bench, "growth: idle worker", lambda one: _load(bench, one, 1))
+    found = contest(bench, "growth: idle worker", lambda one: _load(bench, one, 1), nobody)
     figures = found.figures("load", "an idle worker", "cmds/s", IDLE * THREADS, less=True)
     for workers in (8, 32):
         many = contest(bench, f"growth: {workers} idle", lambda one, n=workers: _load(bench, one, n), nobody)  # type: ignore[misc]
@@ -126,7 +126,7 @@ def _idle(bench: Bench) -> list[Figure]:
 
 
 def _load(bench: Bench, contestant: Contestant, workers: int) -> dict[str, float]:
-    seconds = bench.seconds(3.0, 1.0)
+    seconds = bench.seconds(2.0, 1.0)
     contestant.clear(1)
     contestant.start_workers(workers)
     try:

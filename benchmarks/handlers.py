@@ -25,7 +25,9 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _share(bench: Bench, contestant: Contestant, ms: int) -> float:
-    number = int(THREADS * 1000 * bench.seconds(1.0, 0.4)) // ms
+    seconds = bench.seconds(0.8, 0.4)
+    # As many as fit into the time, or as many as the peer gets done in it.
+    number = min(int(THREADS * 1000 * seconds) // ms, contestant.number(seconds))
     contestant.clear(number)
     contestant.fill(number, ms=ms)
     contestant.start_workers()
@@ -38,7 +40,7 @@ def _share(bench: Bench, contestant: Contestant, ms: int) -> float:
 
 
 def _last_start(bench: Bench, contestant: Contestant) -> float:
-    learning, number = bench.amount(40_000, 10_000), _POOLS * THREADS
+    learning, number = bench.amount(40_000, 5_000), _POOLS * THREADS
     with working(contestant, learning + number, _POOLS) as first:
         bench.await_steady()
         contestant.fill(learning, first)

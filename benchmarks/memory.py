@@ -35,14 +35,14 @@ def has_ids(peer: Peer) -> bool:
 
 
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
-    number = bench.amount(20_000, 5_000)
+    number = bench.amount(6_000, 3_000)
     contestant.clear(1)
     contestant.fill(100, number)
     before = bench.used_memory()
     contestant.fill(number)
     found = {"job": (bench.used_memory() - before) / number}
     bench.empty()
-    part = min(contestant.number(bench.seconds(1.0, 0.3)), number)
+    part = min(contestant.number(bench.seconds(0.6, 0.3)), number)
     with working(contestant, 2 * part) as first:
         sizes = []
         for begin in (first, first + part):
