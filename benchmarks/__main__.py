@@ -11,12 +11,27 @@ from pathlib import Path
 
 from tests.servers import RedisServer
 
-from . import both, call, drain, enqueue, files, growth, handlers, limits, memory, plot, server_cost, server_memory
+from . import (
+    both,
+    call,
+    drain,
+    enqueue,
+    files,
+    growth,
+    handlers,
+    imports,
+    limits,
+    memory,
+    plot,
+    server_cost,
+    server_memory,
+)
 from .contest import PEERS
 from .harness import Bench, Figure, describe
 
 SCRIPTS = {
     "limits": limits,
+    "imports": imports,
     "server_cost": server_cost,
     "drain": drain,
     "call": call,
