@@ -1,7 +1,7 @@
 """File-backed queues of others, driven at the durability of an fsync.
 
-``python -m benchmarks.peers.files PEER DIRECTORY JOBS CALLS`` runs in an environment of its own, without reliq; prints one JSON object of figures. What a peer has no
-notion of is left out.
+``python -m benchmarks.peers.files PEER DIRECTORY JOBS CALLS`` runs in an environment of its own, without reliq, and
+prints one JSON object of figures. What a peer has no notion of is left out.
 """
 
 from __future__ import annotations
