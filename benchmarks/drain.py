@@ -17,18 +17,22 @@ from reliq.lifecycle import State
 from reliq.message import encode
 from reliq.storage.base import MAX_BATCH, Claim, NewRecord, Outcome, Storage, Verb, Worker
 
+from .contest import Contestant, Peer, contest, is_bullmq, is_python
 from .harness import Bare, Bench, Figure, directory, payload
 from .replay import Command, Commands, claimed_ids, record
 
 THREADS = 8
-SHARE = 50.0
+SHARE = 65.0
+#: Beside the fastest peer of the same language, and beside bullmq.
+LEAD_PYTHON = 10.0
+LEAD_BULLMQ = 3.0
 _QUEUE = "drain"
 _PATIENCE_S = 120.0
 _serde = JsonSerde()
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """Drain with results on Redis, beside a raw replay; then on the embedded storages."""
+    """Drain with results on Redis, beside a raw replay; then on the embedded storages; then side by side."""
     found = bench.repeat("drain on Redis", lambda: _redis(bench))
     figures = [
         Figure(f"drain, {THREADS} threads, results on", "jobs/s", found["pool"]),
@@ -43,14 +47,45 @@ def measure(bench: Bench) -> list[Figure]:
             bench.say(f"drain on {name}: left out, {error}")
             continue
         figures.append(Figure(f"drain on {name} storage", "jobs/s", values["pool"]))
-    return figures
+    # reliq alone has been measured above.
+    return [*figures, *_peers(bench)] if bench.peers else figures
+
+
+def _peers(bench: Bench) -> list[Figure]:
+    found = contest(bench, "drain", lambda contestant: {"rate": _ask(bench, contestant)})
+    figures = [
+        *found.figures("rate", "drain by one worker", "jobs/s"),
+        *found.lead("rate", "the fastest in Python", is_python, LEAD_PYTHON),
+        *found.lead("rate", "bullmq", is_bullmq, LEAD_BULLMQ),
+    ]
+
+    def has_choice(peer: Peer) -> bool:
+        return peer.has_results_off
+
+    off = contest(bench, "drain, results off", lambda one: {"rate": _ask(bench, one, False)}, has_choice, results=False)
+    return [*figures, *off.figures("rate", "drain, results off", "jobs/s")[1:]]  # reliq keeps them
+
+
+def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> float:
+    """Jobs/s from the start of the first handler to the end of the last, of jobs queued before the worker starts."""
+    number = contestant.number(bench.seconds(0.8, 0.4))
+    contestant.clear(number)
+    contestant.fill(number)
+    contestant.start_workers()
+    try:
+        began, ended = contestant.wait(0, number)
+        if has_results:
+            contestant.check(number)
+    finally:
+        contestant.stop_workers()
+    return number / (max(ended) - min(began))
 
 
 def _redis(bench: Bench) -> dict[str, float]:
-    jobs = _jobs(bench.amount(50_000, 15_000))
+    jobs = jobs_of(bench.amount(50_000, 15_000))
     limits: list[int] = []
     with bench.storage() as storage:
-        _preload(storage, jobs)
+        preload(storage, jobs)
         claims, claim = [0], storage.claim
 
         def counted(queue: str, worker: Worker, limit: int, **more: Any) -> Claim:
@@ -61,10 +96,10 @@ def _redis(bench: Bench) -> dict[str, float]:
             return answer
 
         storage.claim = counted  # type: ignore[method-assign]
-        pool = len(jobs) / _drain(storage, jobs)
+        pool = len(jobs) / drain_of(storage, jobs)
     bench.empty()
     with bench.storage() as storage:
-        _preload(storage, jobs)
+        preload(storage, jobs)
         raw = len(jobs) / _replay(bench.server.url, storage, jobs, limits)
     return {"pool": pool, "raw": raw, "share": 100 * pool / raw, "batch": len(jobs) / claims[0]}
 
@@ -72,35 +107,35 @@ def _redis(bench: Bench) -> dict[str, float]:
 def _memory(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.memory import MemoryStorage
 
-    return _embedded(MemoryStorage(), bench.amount(50_000, 10_000))
+    return embedded(MemoryStorage(), bench.amount(50_000, 10_000))
 
 
 def _file(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.file import FileStorage
 
     with directory() as path:
-        return _embedded(FileStorage(path / "queue"), bench.amount(50_000, 10_000))
+        return embedded(FileStorage(path / "queue"), bench.amount(50_000, 10_000))
 
 
-def _embedded(storage: Storage, number: int) -> dict[str, float]:
+def embedded(storage: Storage, number: int) -> dict[str, float]:
     try:
-        jobs = _jobs(number)
-        _preload(storage, jobs)
-        return {"pool": number / _drain(storage, jobs)}
+        jobs = jobs_of(number)
+        preload(storage, jobs)
+        return {"pool": number / drain_of(storage, jobs)}
     finally:
         storage.close()
 
 
-def _jobs(number: int) -> list[NewRecord]:
+def jobs_of(number: int) -> list[NewRecord]:
     return [record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)))) for n in range(number)]
 
 
-def _preload(storage: Storage, jobs: list[NewRecord]) -> None:
+def preload(storage: Storage, jobs: list[NewRecord]) -> None:
     for first in range(0, len(jobs), MAX_BATCH):
         storage.enqueue(_QUEUE, jobs[first : first + MAX_BATCH])
 
 
-def _drain(storage: Storage, jobs: list[NewRecord]) -> float:
+def drain_of(storage: Storage, jobs: list[NewRecord]) -> float:
     """Seconds from the start of the pool to the last settle."""
     queue = Queue(_QUEUE, storage)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,15 +20,15 @@ from reliq.serde import JsonSerde
 from reliq.storage.base import MAX_BATCH, Outcome, Verb, Worker
 from reliq.storage.sql.file import FileStorage
 
-from .drain import _embedded as drain_of
-from .enqueue import _rate as rate_of
+from . import environments
+from .drain import embedded as drain_of
+from .enqueue import rate_of
 from .harness import Bench, Figure, directory, payload
 
 THREADS = 8
 PEERS = ("SqliteHuey", "FileHuey", "persist-queue", "litequeue")
 _QUEUE = "files"
 _ROOT = Path(__file__).resolve().parents[1]
-_REQUIREMENTS = Path(__file__).with_name("peers") / "requirements-files.txt"
 
 
 def measure(bench: Bench) -> list[Figure]:
@@ -228,41 +225,37 @@ def _sharing(bench: Bench) -> list[Figure]:
 def _peers(bench: Bench) -> list[Figure]:
     """The same questions to others; one that cannot be asked is said, as a figure without a value."""
     try:
-        python = _environment(bench)
-    except (OSError, subprocess.CalledProcessError) as error:
-        bench.say(f"other queues: the environment could not be made ({error})")
-        return [Figure(f"{peer}: COULD NOT BE INSTALLED", "", (float("nan"),)) for peer in PEERS]
+        python = environments.python("files", bench.say)
+    except environments.EnvironmentUnavailableError as error:
+        return [Figure(peer, "", (), note=f"FAILED: {error}") for peer in PEERS]
     figures = []
     for peer in PEERS:
 
         def ask(peer: str = peer) -> dict[str, float]:
             with directory() as path:
-                script = str(_REQUIREMENTS.with_name("files.py"))
-                return _ask([str(python), script, peer, str(path / "peer"), str(bench.amount(2_000, 500)), "5"])
+                return _ask(
+                    [
+                        *python,
+                        "-m",
+                        "benchmarks.peers.files",
+                        peer,
+                        str(path / "peer"),
+                        str(bench.amount(2_000, 500)),
+                        "5",
+                    ]
+                )
 
         try:
             found = bench.repeat(peer, ask)
         except subprocess.CalledProcessError as error:
-            bench.say(f"{peer}: failed ({error.stderr or error})")
-            figures.append(Figure(f"{peer}: FAILED", "", (float("nan"),)))
+            lines = (error.stderr or str(error)).strip().splitlines()
+            bench.say(f"{peer}: FAILED, {lines[-1]}")
+            figures.append(Figure(peer, "", (), note=f"FAILED: {lines[-1]}"))
             continue
         names = {"enqueue": "jobs/s", "enqueue by threads": "jobs/s", "drain": "jobs/s", "call": "ms"}
         labels = {"enqueue by threads": f"enqueue, {THREADS} threads", "call": "call across processes, p50"}
         figures += [Figure(f"{peer}: {labels.get(name, name)}", names[name], values) for name, values in found.items()]
     return figures
-
-
-def _environment(bench: Bench) -> Path:
-    """The interpreter of a virtual environment with the pinned peers; made once for each list of requirements."""
-    mark = hashlib.sha256(_REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    home = Path(tempfile.gettempdir()) / f"reliq-benchmark-peers-{os.getuid()}-{mark}"
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        bench.say(f"other queues: installing into {home}")
-        venv.create(home, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", _REQUIREMENTS], check=True)
-        (home / "complete").touch()
-    return python
 
 
 # -- processes ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import sqlite3
@@ -33,23 +34,27 @@ def payload(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity: a value per run. ``goal`` says on which side of ``target`` it should be."""
+    """One measured quantity: a value per run. ``goal`` says on which side of ``target`` it should be.
+
+    Without values the ``note`` says why there are none.
+    """
 
     name: str
     unit: str
     values: tuple[float, ...]
     target: float | None = None
     goal: Literal["at most", "at least"] = "at most"
+    note: str = ""
 
     @property
     def median(self) -> float:
-        """The middle of the runs."""
-        return statistics.median(self.values)
+        """The middle of the runs; not a number without any."""
+        return statistics.median(self.values) if self.values else math.nan
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median reaches the target; None without one."""
-        if self.target is None:
+        """Whether the median reaches the target; None without one, or without values."""
+        if self.target is None or not self.values:
             return None
         return self.median <= self.target if self.goal == "at most" else self.median >= self.target
 
@@ -60,10 +65,14 @@ class Bench:
     ``quick`` makes jobs fewer, never the runs: a figure without a spread says nothing.
     """
 
-    def __init__(self, server: RedisServer, runs: int, quick: bool) -> None:
+    def __init__(self, server: RedisServer, runs: int, quick: bool, peers: Sequence[str] = ()) -> None:
         self.server = server
         self.runs = runs
         self.quick = quick
+        #: The names of those that take part beside reliq.
+        self.peers = peers
+        #: What was measured of each, as it says itself.
+        self.versions: dict[str, dict[str, str]] = {}
         self._client = redis.Redis.from_url(server.url)
 
     def close(self) -> None:
@@ -74,20 +83,28 @@ class Bench:
         """How many jobs this time."""
         return quick if self.quick else full
 
+    def seconds(self, full: float, quick: float) -> float:
+        """How long this time."""
+        return quick if self.quick else full
+
     def empty(self) -> None:
         """Remove everything from the server; scripts stay loaded."""
         self._client.flushall()
 
-    def repeat(self, what: str, measure: Callable[[], dict[str, float]]) -> dict[str, tuple[float, ...]]:
-        """Measure ``runs`` times on an empty server each; the values by name."""
+    def repeat(
+        self, what: str, measure: Callable[[], dict[str, float]], *, on_empty: bool = True
+    ) -> dict[str, tuple[float, ...]]:
+        """Measure ``runs`` times, on an empty server each unless told otherwise; the values by name."""
         found: dict[str, list[float]] = {}
         for number in range(1, self.runs + 1):
-            self.empty()
+            if on_empty:
+                self.empty()
             began = time.monotonic()
             for name, value in measure().items():
                 found.setdefault(name, []).append(value)
             self.say(f"{what}: run {number} of {self.runs}, {time.monotonic() - began:.1f} s")
-        self.empty()
+        if on_empty:
+            self.empty()
         return {name: tuple(values) for name, values in found.items()}
 
     @staticmethod
@@ -108,6 +125,30 @@ class Bench:
         """Microseconds that the server has spent in EVALSHA, and how many there were."""
         stats: Any = self._client.info("commandstats").get("cmdstat_evalsha", {"usec": 0, "calls": 0})
         return int(stats["usec"]), int(stats["calls"])
+
+    def await_nobody_blocked(self) -> None:
+        """Return when no client waits in a blocking command any more."""
+        deadline = time.monotonic() + 5.0
+        while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def commands(self) -> int:
+        """How many commands the server has run, all of them."""
+        return int(self._client.info("stats")["total_commands_processed"])
+
+    def await_steady(self, seconds: float = 1.0) -> None:
+        """Return when nobody has connected for so long: all workers are there."""
+        deadline = time.monotonic() + 60.0
+        last, since = -1, time.monotonic()
+        while time.monotonic() < min(deadline, since + seconds):
+            now = int(self._client.info("clients")["connected_clients"])
+            if now != last:
+                last, since = now, time.monotonic()
+            time.sleep(0.05)
+
+    def stored(self) -> list[str]:
+        """All that is stored."""
+        return sorted(key.decode() for key in self._client.scan_iter(count=1000))
 
     def used_memory(self) -> int:
         """Bytes that the server's data and buffers take, once they stand still (a hash that grows holds two tables)."""

@@ -43,9 +43,9 @@ class Commands:
         self._storage = RedisStorage("redis://recorded.invalid")
         self._storage._client.link = cast(Link, _Recorder())
 
-    def enqueue(self, job: NewRecord) -> Command:
+    def enqueue(self, job: NewRecord, waiter: str | None = None, wait_ms: int = 0) -> Command:
         """An enqueue of one job."""
-        return self._taken(lambda: self._storage.enqueue(self._queue, [job]))
+        return self._taken(lambda: self._storage.enqueue(self._queue, [job], waiter, wait_ms))
 
     def claim(self, worker: Worker, limit: int, lease_ms: int = 30_000) -> Command:
         """A claim."""

@@ -1,7 +1,7 @@
-"""File-backed queues of others, driven at the durability of an fsync: ``python files.py PEER DIRECTORY JOBS CALLS``.
+"""File-backed queues of others, driven at the durability of an fsync.
 
-Runs in an environment of its own, without reliq; prints one JSON object of figures. What a peer has no
-notion of is left out.
+``python -m benchmarks.peers.files PEER DIRECTORY JOBS CALLS`` runs in an environment of its own, without reliq, and
+prints one JSON object of figures. What a peer has no notion of is left out.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _measure_huey(kind: str, directory: str, jobs: int, calls: int) -> dict[str,
         return task
 
     found = _figures(jobs, lambda n: handle({**PAYLOAD, "n": n}), take)
-    consumer = subprocess.Popen([sys.executable, __file__, f"{kind}:consume", directory, "0", "0"])
+    consumer = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers.files", f"{kind}:consume", directory, "0", "0"]
+    )
     try:
         seconds = []
         for n in range(calls + 1):
