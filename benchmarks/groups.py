@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from reliq.storage.base import NewRecord, Storage
 from reliq.storage.sql.file import FileStorage
 
-from .drain import THREADS, _drain, _jobs, _preload
+from .drain import THREADS, drain_of, jobs_of, preload
 from .harness import Bench, Figure, directory
 
 GROUPS = 5_000
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _rates(bench: Bench, open_storage: Callable[[], AbstractContextManager[Storage]]) -> dict[str, float]:
-    jobs = _jobs(bench.amount(50_000, 10_000))
+    jobs = jobs_of(bench.amount(50_000, 10_000))
     grouped = [job._replace(group=f"group-{n % GROUPS}") for n, job in enumerate(jobs)]
     # One after the other is all that a group allows: fewer say as much.
     single = [job._replace(group="group") for job in jobs[: len(jobs) // 50]]
@@ -41,8 +41,8 @@ def _rates(bench: Bench, open_storage: Callable[[], AbstractContextManager[Stora
 def _rate(bench: Bench, open_storage: Callable[[], AbstractContextManager[Storage]], jobs: list[NewRecord]) -> float:
     bench.empty()
     with open_storage() as storage:
-        _preload(storage, jobs)
-        return len(jobs) / _drain(storage, jobs)
+        preload(storage, jobs)
+        return len(jobs) / drain_of(storage, jobs)
 
 
 @contextmanager
