@@ -73,7 +73,8 @@ class Bench:
         self.peers = peers
         #: What was measured of each, as it says itself.
         self.versions: dict[str, dict[str, str]] = {}
-        self._client = redis.Redis.from_url(server.url)
+        # Emptying a server of a million jobs takes longer than the client would wait by default.
+        self._client = redis.Redis.from_url(server.url, socket_timeout=60.0)
 
     def close(self) -> None:
         """End the connections."""
