@@ -130,7 +130,7 @@ def _load(bench: Bench, contestant: Contestant, workers: int) -> dict[str, float
     contestant.clear(1)
     contestant.start_workers(workers)
     try:
-        bench.await_steady()
+        bench.await_steady(workers)
         before = bench.commands()
         time.sleep(seconds)
         return {"load": max(0, bench.commands() - before - 1) / seconds}  # one is the look itself
