@@ -131,9 +131,9 @@ def _load(bench: Bench, contestant: Contestant, workers: int) -> dict[str, float
     contestant.start_workers(workers)
     try:
         bench.await_steady(workers)
-        before = bench.commands()
+        before = bench.requests()
         time.sleep(seconds)
-        return {"load": max(0, bench.commands() - before - 1) / seconds}  # one is the look itself
+        return {"load": max(0, bench.requests() - before - 1) / seconds}  # one is the look itself
     finally:
         contestant.stop_workers()
 

@@ -135,9 +135,12 @@ class Bench:
         while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
             time.sleep(0.005)
 
-    def commands(self) -> int:
-        """How many commands the server has run, all of them."""
-        return int(self._client.info("stats")["total_commands_processed"])
+    def requests(self) -> int:
+        """How often the server has read from a client: once a command, unless they are pipelined.
+
+        Its count of commands would include those inside of scripts.
+        """
+        return int(self._client.info("stats")["total_reads_processed"])
 
     def await_steady(self, workers: int, seconds: float = 1.0) -> None:
         """Return when that many pools of reliq wait for jobs and nobody has connected for so long."""
