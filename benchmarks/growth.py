@@ -130,10 +130,10 @@ def _load(bench: Bench, contestant: Contestant, workers: int) -> dict[str, float
     contestant.clear(1)
     contestant.start_workers(workers)
     try:
-        bench.await_steady()
-        before = bench.commands()
+        bench.await_steady(workers)
+        before = bench.requests()
         time.sleep(seconds)
-        return {"load": max(0, bench.commands() - before - 1) / seconds}  # one is the look itself
+        return {"load": max(0, bench.requests() - before - 1) / seconds}  # one is the look itself
     finally:
         contestant.stop_workers()
 

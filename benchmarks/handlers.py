@@ -42,7 +42,7 @@ def _share(bench: Bench, contestant: Contestant, ms: int) -> float:
 def _last_start(bench: Bench, contestant: Contestant) -> float:
     learning, number = bench.amount(40_000, 5_000), _POOLS * THREADS
     with working(contestant, learning + number, _POOLS) as first:
-        bench.await_steady()
+        bench.await_steady(_POOLS)
         contestant.fill(learning, first)
         contestant.wait(first, learning)
         answer = contestant.enqueue_many(number, first + learning, ms=_NAP_MS)

@@ -23,6 +23,8 @@ import reliq
 from reliq.storage.redis.storage import RedisStorage
 from tests.servers import RedisServer
 
+#: Connections on which an idle pool blocks: one waits for jobs, one for due ones.
+IDLE_BLOCKS = 2
 #: What every job carries.
 FILLER = "x" * 64
 
@@ -73,7 +75,8 @@ class Bench:
         self.peers = peers
         #: What was measured of each, as it says itself.
         self.versions: dict[str, dict[str, str]] = {}
-        self._client = redis.Redis.from_url(server.url)
+        # Emptying a server of a million jobs takes longer than the client would wait by default.
+        self._client = redis.Redis.from_url(server.url, socket_timeout=60.0)
 
     def close(self) -> None:
         """End the connections."""
@@ -132,13 +135,21 @@ class Bench:
         while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
             time.sleep(0.005)
 
-    def commands(self) -> int:
-        """How many commands the server has run, all of them."""
-        return int(self._client.info("stats")["total_commands_processed"])
+    def requests(self) -> int:
+        """How often the server has read from a client: once a command, unless they are pipelined.
 
-    def await_steady(self, seconds: float = 1.0) -> None:
-        """Return when nobody has connected for so long: all workers are there."""
+        Its count of commands would include those inside of scripts.
+        """
+        return int(self._client.info("stats")["total_reads_processed"])
+
+    def await_steady(self, workers: int, seconds: float = 1.0) -> None:
+        """Return when that many pools of reliq wait for jobs and nobody has connected for so long."""
         deadline = time.monotonic() + 60.0
+        # Processes that have not connected yet are steady, too.
+        while self._client.info("clients")["blocked_clients"] < workers * IDLE_BLOCKS:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{workers} workers do not wait for jobs after a minute")
+            time.sleep(0.05)
         last, since = -1, time.monotonic()
         while time.monotonic() < min(deadline, since + seconds):
             now = int(self._client.info("clients")["connected_clients"])
