@@ -59,7 +59,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("only", nargs="*", help="parts of names; without any, all mutations")
     parser.add_argument("--list", action="store_true", help="print names and invariants")
-    parser.add_argument("--jobs", type=int, default=4, help="how many at once (default 4: a missing ring is waited for)")
+    parser.add_argument("--jobs", type=int, default=4, help="how many at once (default 4, for some of them wait)")
     return parser.parse_args(arguments)
 
 
