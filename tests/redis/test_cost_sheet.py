@@ -193,4 +193,5 @@ def test_a_waiting_call_polls_nothing(server: RedisServer, q: Queue) -> None:
     assert answers == [7]
     assert costs["enqueue"] == 1
     assert costs["read"] == 0
-    assert costs["BLPOP"] <= 2, costs  # of the caller, and of the claim
+    # On a busy machine the claim may have blocked more than once until the job came, with a claim after each time.
+    assert costs["BLPOP"] - max(0, costs["claim"] - 2) <= 1, costs
