@@ -181,7 +181,7 @@ LUA = (
          "redis.call('HINCRBY', tag .. ':pins', id, -1)",
          "test_i47_a_predecessor_stays_until_the_last_dependent_has_ended"),
     _lua("cascade-in-one-step", "I47 bounded steps", "links",
-         "local STEPS <const> = 256", "local STEPS <const> = 3000",
+         "left, unpins_left = MAX_CASCADE, UNPINS", "left, unpins_left = 3000, UNPINS",
          "test_i47_many_dependents_follow_in_bounded_steps[complete]"),
     _lua("reap-leaves-cascades", "I47 reaps carry on", "reap",
          "if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end", "",

@@ -2,9 +2,7 @@
 
 local TOMBSTONE <const> = '<c8I3c1c1I6'
 local TOMBSTONE_SIZE <const> = 19
-local TOMBSTONE_MS <const> = 60000
 local MAX_TOMBSTONES <const> = 256
-local HISTORY <const> = 5
 -- A result up to this size travels in the reply; a larger one is read by its waiters.
 local INLINE <const> = 16384
 local REPLY_MS <const> = 60000

@@ -6,7 +6,6 @@ local rate, rate_ms, concurrency, length = struct.unpack('<I6I6I6I6', set[1] or 
 local q, w, s, p, r = struct.unpack(COUNTS, set[2] or string.rep('\0', 69), COUNTS_AT)
 
 -- The bucket as one number, the microsecond at which it would be full again (GCRA).
-local BURST_MS <const> = 100
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2] + ARGV[1] * 1000
 local interval, burst, full_at = 0, 1, micros

@@ -6,9 +6,8 @@
 local CASCADE <const> = '<c1c1I6'
 local CASCADE_SIZE <const> = 8
 -- MAX_CASCADE, and MAX_LINKS: to unpin is little work.
-local STEPS <const> = 256
 local UNPINS <const> = 1000
-local left, unpins_left = STEPS, UNPINS
+local left, unpins_left = MAX_CASCADE, UNPINS
 local CAUSES = {
   f = 'failed', c = 'was cancelled', p = 'was purged', u = 'is unknown', x = 'expired', d = 'was discarded', r = 'was replaced',
 }

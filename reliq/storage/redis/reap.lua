@@ -68,7 +68,6 @@ if now - last >= interval / 2 or now < last or state[2] then
   has_more = has_more or unfinished
 end
 finish()
-local MAX_TICKS <const> = 100
 local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
 local tick = redis.call('ZRANGE', tag .. ':ticks', 0, 0, 'WITHSCORES')
 local next_due = math.min(tonumber(first[2] or '+inf'), tonumber(tick[2] or '+inf'))

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 
 from ...lifecycle import Command, State, sources
+from .. import base
 
 #: One letter per state, as records hold it. ``A`` appears in answers only.
 LETTERS: dict[State, str] = {
@@ -51,6 +52,12 @@ EVENTS: dict[bytes, str] = {
 }
 
 
+#: Limits of the contract that scripts name.
+LIMITS = {
+    name: str(getattr(base, name))
+    for name in ("BURST_MS", "HISTORY", "MAX_CASCADE", "MAX_TICKS", "STEADY_MS", "TOMBSTONE_MS")
+}
+
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 
 
@@ -90,11 +97,11 @@ def _part(name: str) -> str:
 def _fold_constants(text: str) -> str:
     """Put constants in the place of their names.
 
-    ``local NAME <const> = value``, as later versions of Lua have it, and ``MAY.<command>``, the letters of
-    the states from which the transition table allows that command.
+    ``local NAME <const> = value``, as later versions of Lua have it, the contract's own limits, and
+    ``MAY.<command>``, the letters of the states from which the transition table allows that command.
     """
     declaration = re.compile(r"^local (\w+) <const> = (.+)\n", re.MULTILINE)
-    values = dict(declaration.findall(text))
+    values = LIMITS | dict(declaration.findall(text))
     text = re.sub(r"\b[A-Z][A-Z_]+\b(?!\.)", lambda name: values.get(name[0], name[0]), declaration.sub("", text))
     return re.sub(r"\bMAY\.(\w+)", lambda row: f"'{_letters(Command(row[1]))}'", text)
 

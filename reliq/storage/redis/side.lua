@@ -22,7 +22,6 @@ local function moved(from, to)
 end
 
 -- The attempts of a persistent job after a run that did not end well: it is never exhausted.
-local STEADY_MS <const> = 60000
 local function unspent(r)
   return now - r[STAMP] >= STEADY_MS and 0 or math.min(r[ATTEMPTS], r[MAX] - 1)
 end
