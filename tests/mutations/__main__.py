@@ -45,6 +45,11 @@ def _run(chosen: list[Mutation], jobs: int) -> int:
         verdicts = try_all(sandboxes, chosen, _tell)
     passed = sum(verdict.noticed for verdict in verdicts)
     failed = len(chosen) - passed
+    if failed:  # once more where a long log ends, and where it is cut
+        print("\nnot noticed:")
+        for verdict in verdicts:
+            if not verdict.noticed:
+                _tell(verdict)
     print(f"{passed} passed, {failed} failed in {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
