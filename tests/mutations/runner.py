@@ -81,6 +81,8 @@ class Sandbox:
             "COLUMNS": "1000",
         }
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-rfE"]
+        # Of its own: runs at the same time clear away each other's old ones, and pytest stumbles over what went.
+        command += ["--basetemp", str(self.root / "temporary")]
         for plugin in _UNUSED:
             command += ["-p", f"no:{plugin}"]
         process = subprocess.Popen(
