@@ -54,18 +54,18 @@ from .job import AttemptError, CancelResult, EnqueueResult, Event, Job, JobStatu
 from .lifecycle import State
 from .manual import ClaimedJob
 from .queue import Queue
-from .reaper import Reaper
 from .retry import Backoff
 from .schedules import ScheduleInfo, Schedules
 from .serde import JsonSerde, RawSerde, Serde, content_id
 from .storage.base import Storage
-from .worker.execution import Execution
-from .worker.pool import WorkerPool
 
 if TYPE_CHECKING:
+    from .reaper import Reaper
     from .storage.redis.storage import RedisStorage
     from .storage.sql.file import FileStorage
     from .storage.sql.memory import MemoryStorage
+    from .worker.execution import Execution
+    from .worker.pool import WorkerPool
 
     __version__: str
 
@@ -120,11 +120,15 @@ __all__ = [
     "current_job",
 ]
 
-#: Loaded when they are first asked for: a process pays only for the client library that it uses.
+#: Loaded when they are first asked for: a process pays only for the client library that it uses, and one that
+#: only enqueues not for the worker.
 _LAZY = {
+    "Execution": ".worker.execution",
     "FileStorage": ".storage.sql.file",
     "MemoryStorage": ".storage.sql.memory",
+    "Reaper": ".reaper",
     "RedisStorage": ".storage.redis.storage",
+    "WorkerPool": ".worker.pool",
 }
 
 

@@ -11,8 +11,7 @@ from .errors import JobStoppedError, ReliqError
 from .retry import Backoff
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """One job for ``enqueue_many``; the fields are ``enqueue``'s arguments."""
 
     id: str | None
@@ -45,8 +44,7 @@ class EnqueueResult(NamedTuple):
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class CancelResult:
+class CancelResult(NamedTuple):
     """The answer of ``cancel``.
 
     ``status``: ``"cancelled"``, ``"cancelling"`` (running, its handler was asked to stop),
@@ -57,8 +55,7 @@ class CancelResult:
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptError:
+class AttemptError(NamedTuple):
     """Why one attempt failed. ``at`` in epoch seconds by the storage's clock."""
 
     attempt: int
@@ -135,8 +132,7 @@ class Page(Sequence[JobStatus]):
         return f"Page({list(self._jobs)!r}, cursor={self.cursor!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One change, as listeners get it.
 
     ``name`` is what happened (``"queued"``, ``"processing"``, ``"completed"``, ``"failing"``,

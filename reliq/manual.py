@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import secrets
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import message
 from .errors import InvalidJobError, LeaseLostError, StorageCorruptError
 from .failure import encode_error, encode_parts
-from .identity import default_worker_label
+from .identity import default_worker_label, unique_name
 from .storage.base import MAX_BATCH, Claimed, Held, Outcome, Settled, Verb, Worker
 from .validate import MAX_WORKER_ID_BYTES, check_int, check_seconds, check_text, to_ms
 
@@ -102,7 +101,7 @@ class ManualWorker:
         self._pid = os.getpid()
         self._held: dict[tuple[str, bytes, int], Claimed] = {}
         label = default_worker_label() if label is None else check_text("worker_id", label, MAX_WORKER_ID_BYTES)
-        self.worker = Worker(label, secrets.token_hex(4), 1, to_ms(queue.options.visibility_timeout))
+        self.worker = Worker(label, unique_name(4), 1, to_ms(queue.options.visibility_timeout))
         self._serials = itertools.count(1)
         self._lock = threading.Lock()
 

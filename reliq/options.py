@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self, TypedDict
 
 from .errors import InvalidJobError
@@ -122,7 +122,7 @@ def change_limits(limits: Limits, given: Mapping[str, Any]) -> Limits:
             changes[name] = 1 if value is None else check_int(name, value, 1, MAX_GROUP_CONCURRENCY)
         else:
             changes[name] = None if value is None else check_int(name, value, 1, MAX_LIMIT)
-    return replace(limits, **changes)
+    return limits._replace(**changes)
 
 
 class JobArguments(TypedDict, total=False):

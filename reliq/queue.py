@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
@@ -31,6 +29,7 @@ from .errors import (
 )
 from .failure import to_exception
 from .hooks import Emitter, Listener
+from .identity import unique_name
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
 from .lifecycle import LIVE, State
 from .listing import list_jobs, listed_snapshots, payload_of, to_status
@@ -194,7 +193,7 @@ class Queue:
         record = self._record(id, payload, options)
         if record.is_persistent:
             raise InvalidJobError("a persistent job never ends by itself, so nobody can wait for its result")
-        waiter = secrets.token_hex(8)
+        waiter = unique_name(8)
         try:
             [answer] = self._ready_storage().enqueue(self.name, [record], waiter, to_ms(timeout))
         except (StorageUnavailableError, OutcomeUnknownError) as error:
@@ -447,7 +446,7 @@ class Queue:
             check_text("id", id, MAX_ID_BYTES)
         data = self._dump_payload(id, payload)
         if id is None:
-            id = _group_id(options.group, payload, data) if options and self.is_fifo else uuid.uuid4().hex
+            id = _group_id(options.group, payload, data) if options and self.is_fifo else unique_name(16)
         nonce = nonce or os.urandom(8)
         caller = running.get()
         inherited = None if caller is None else caller.headers
@@ -550,8 +549,8 @@ def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict
     if type(job) is tuple and len(job) == 2:
         return job[0], job[1], None
     if isinstance(job, NewJob):
-        options = {name: getattr(job, name) for name in NewJob.__slots__ if name not in ("id", "payload")}
-        return job.id, job.payload, {name: value for name, value in options.items() if value is not None}
+        options = zip(NewJob._fields[2:], job[2:], strict=True)
+        return job.id, job.payload, {name: value for name, value in options if value is not None}
     if isinstance(job, Sequence) and not isinstance(job, str | bytes) and len(job) == 2:
         return job[0], job[1], None
     raise InvalidJobError(f"jobs must hold (id, payload) pairs or NewJob, got {type(job).__name__}")

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
+from typing import Any, NamedTuple, cast
 
 from .errors import InvalidJobError, StorageCorruptError
 from .storage.base import MAX_BATCH, NewRecord
@@ -220,7 +219,7 @@ def zone_of(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
     try:
-        return ZoneInfo(name)
+        return cast("tzinfo", import_module("zoneinfo").ZoneInfo(name))  # only those with zones load them
     except (OSError, ValueError, KeyError) as error:  # names may be paths, of directories and worse
         raise InvalidJobError(
             f"tz must name a zone that this machine knows (or install tzdata), got {name!a:.80}"
@@ -230,9 +229,9 @@ def zone_of(name: str) -> tzinfo:
 def _check_zone(value: Any) -> str:
     if value is None:
         return "UTC"
-    name = value.key if isinstance(value, ZoneInfo) else value
+    name = getattr(value, "key", value)
     if not isinstance(name, str):
-        got = "a ZoneInfo without a key" if isinstance(value, ZoneInfo) else type(value).__name__
+        got = "a ZoneInfo without a key" if name is None and value is not None else type(value).__name__
         raise InvalidJobError(f"tz must be the name of a zone, such as 'Europe/Berlin', or a ZoneInfo, got {got}")
     zone_of(name)
     return name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import re
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +22,7 @@ from ..errors import (
     StorageError,
     StorageUnavailableError,
 )
+from ..identity import unique_name
 from ..job import EnqueueResult, JobStatus
 from ..lifecycle import State
 from ..options import JobOptions
@@ -139,7 +139,7 @@ class Endpoint:
         options["headers"] = self._headers(options.get("headers"), parameters, query, user)
         if id is None and not self.queue.name.endswith(".fifo"):
             # Made here, so that a client whose outcome is unknown can be told what to repeat.
-            id = uuid.uuid4().hex
+            id = unique_name(16)
         payload = read_payload(environ, self._accepts, self.max_body)
         answer = self._enqueue(id, payload, options)
         headers = [id_header(answer.id), ("X-Job-Status", answer.status)]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
@@ -92,8 +91,7 @@ class Enqueued(NamedTuple):
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """A worker: a label that people read and a random instance that makes it unique.
 
     ``runners`` is how many jobs it runs at once; ``ttl_ms`` how long it counts as alive
@@ -133,8 +131,7 @@ class Claimed(NamedTuple):
     is_persistent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Answer of ``claim``: the jobs, and whether claimable work remained behind them.
 
     ``wait_ms``: work is there but its rate limit holds it; the next token is there in so many milliseconds.
@@ -192,8 +189,7 @@ class Held(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(NamedTuple):
     """Answer of a heartbeat.
 
     ``lost``: held leases that are no longer the worker's; ``cancelled``: held jobs whose
@@ -218,8 +214,7 @@ class Schedule(NamedTuple):
 MAX_TICKS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What a queue's storage holds all its users to; None = no limit.
 
     ``rate``: at most so many claims per ``rate_ms`` milliseconds, by a token bucket that holds the tokens
@@ -243,8 +238,7 @@ def queue_full(queue: str, max_length: int | None) -> QueueFullError:
     return QueueFullError(f"queue {queue!r} holds at most {max_length} jobs that wait to run; nothing was written")
 
 
-@dataclass(frozen=True, slots=True)
-class Reaped:
+class Reaped(NamedTuple):
     """Answer of one reap step.
 
     ``changes``: (event name, id) for ``stalled``, ``failed``, ``cancelled`` and ``expired``;
@@ -260,8 +254,7 @@ class Reaped:
     now_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """One record as read. ``state`` ABSENT: all else is default, and ``cause`` says why it is gone.
 
     ``cause``: ``"unknown"`` (never seen, or longer ago than the tombstone), ``"cancelled"``,
@@ -296,8 +289,7 @@ class Snapshot:
     progress: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class WorkerInfo(NamedTuple):
     """A registered worker of a queue."""
 
     key: str

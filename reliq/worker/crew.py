@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ..hooks import Emitter
 from ..job import Event
@@ -108,8 +107,8 @@ class Crew:
     def drain(self, which: Which, remaining: Callable[[], float]) -> None:
         """Wait for running jobs while ``remaining()`` seconds are left; then tell them to end, and give back
         what still runs half a second later. Persistent ones are told at once: waiting for them is in vain."""
-        self.interrupt(replace(which, is_persistent=True))
-        if not self.ledger.wait_empty(remaining, replace(which, is_persistent=False)):
+        self.interrupt(which._replace(is_persistent=True))
+        if not self.ledger.wait_empty(remaining, which._replace(is_persistent=False)):
             self.interrupt(which)
         grace = time.monotonic() + GRACE_S
         if not self.ledger.wait_empty(lambda: until(grace), which):

@@ -21,8 +21,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from ..job import Signal
 from ..message import Message
@@ -97,8 +97,7 @@ class Batch:
         self.replacement: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Which:
+class Which(NamedTuple):
     """A part of the claimed jobs: those of one queue, all but the persistent ones, or only those."""
 
     source: Source | None = None
@@ -113,8 +112,7 @@ EVERYTHING = Which()
 ENDING = Which(is_persistent=False)
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """What a heartbeat says about one queue, consistent at one moment."""
 
     entries: list[Entry]
@@ -122,16 +120,18 @@ class Snapshot:
     in_flight: list[int]
 
 
-@dataclass(slots=True)
 class Overdue:
     """What the monitor has to do now; it owns every entry in here.
 
     ``timed_out`` has no outcome yet; ``ready`` has; ``look_at`` is when to look again.
     """
 
-    timed_out: list[Entry] = field(default_factory=list)
-    ready: list[Entry] = field(default_factory=list)
-    look_at: float = math.inf
+    __slots__ = "look_at", "ready", "timed_out"
+
+    def __init__(self) -> None:
+        self.timed_out: list[Entry] = []
+        self.ready: list[Entry] = []
+        self.look_at = math.inf
 
 
 class Ledger:

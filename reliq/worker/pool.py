@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from typing import Self
 
 from ..errors import InvalidJobError, ReliqError
 from ..hooks import Emitter, Listener
-from ..identity import default_worker_label
+from ..identity import default_worker_label, unique_name
 from ..job import Event
 from ..queue import Queue
 from ..reaper import Reaper
@@ -73,7 +72,7 @@ class WorkerPool:
             check_int("prefetch", prefetch, 1, MAX_SIZE)
         if after_execution is not None and not callable(after_execution):
             raise InvalidJobError(f"after_execution must be callable, got {type(after_execution).__name__}")
-        self.worker = Worker(label, secrets.token_hex(4), threads, to_ms(worker_ttl))
+        self.worker = Worker(label, unique_name(4), threads, to_ms(worker_ttl))
         self._prefetch = prefetch
         self._has_reaper = reaper
         self._after_execution = after_execution

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import json
 import logging
 import os
@@ -49,7 +48,7 @@ def worker(config: Config) -> None:
         reaper=config.get("reaper", True) and interval is None,
     )
     if "instance" in config:
-        pool.worker = dataclasses.replace(pool.worker, instance=config["instance"])
+        pool.worker = pool.worker._replace(instance=config["instance"])
     with Reaper(q, interval=interval) if interval else contextlib.nullcontext():
         pool.start()
         say("ready")

@@ -33,6 +33,7 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
     "serde": (("errors", "lifecycle", "retry"), "values to bytes, whatever carries them"),
     "message": (("errors", "lifecycle", "retry", "serde"), "the envelope is a format, not a place"),
     "job": (("errors", "lifecycle", "retry", "serde", "message"), "what people see of a job talks to no storage"),
+    "identity": ((), "a name for what nobody named"),
     "context": (("job",), "which job runs is asked for at the bottom, by whoever enqueues"),
     "service": (("errors",), "a thread with a stop event knows nothing of jobs"),
     "storage.base": (
@@ -43,10 +44,10 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("errors", "storage.base", "storage.sql", "storage.redis"),
         "it makes storages by URL, and is the only one that knows them all",
     ),
-    "storage.sql": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
-    "storage.redis": ((*_VALUES, "service", "validate", "storage.base"), _STORAGE),
+    "storage.sql": ((*_VALUES, "identity", "service", "validate", "storage.base"), _STORAGE),
+    "storage.redis": ((*_VALUES, "identity", "service", "validate", "storage.base"), _STORAGE),
     "http": (
-        ("errors", "lifecycle", "job", "serde", "validate", "options", "queue"),
+        ("errors", "lifecycle", "identity", "job", "serde", "validate", "options", "queue"),
         "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
     ),
     "contrib": (("http", "queue"), "an adapter hands requests to the endpoint and decides nothing itself"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import queue as queues
-import secrets
 import threading
 from collections.abc import Sequence
 from functools import partial
 
 from ...errors import StorageError
+from ...identity import unique_name
 from ...service import Service
 from ..base import Doorbell
 from .client import Client
@@ -33,7 +33,7 @@ class ListDoorbell(Doorbell):
         suffix = {"work": ":wake", "due": ":due-wake"}[bell]
         self._queues = {f"{tag}{suffix}".encode(): name for name, tag in tags.items()}
         self._keys = list(self._queues)
-        self._stop_key = f"{tags[names[0]]}:stop:{secrets.token_hex(8)}".encode()
+        self._stop_key = f"{tags[names[0]]}:stop:{unique_name(8)}".encode()
         self._is_woken = False
 
     def wait(self, timeout: float) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import struct
 import threading
 import time
@@ -11,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from ...errors import InvalidJobError, StorageError
+from ...identity import unique_name
 from ...lifecycle import FINISHED, STORED, State
 from ...validate import check_int, check_seconds
 from ..base import (
@@ -229,7 +229,7 @@ class RedisStorage(Storage):
     ) -> Snapshot | None:
         deadline = time.monotonic() + timeout
         is_registered = waiter is not None
-        waiter = waiter or secrets.token_hex(8)
+        waiter = waiter or unique_name(8)
         trouble: StorageError | None = None
         snapshot: Snapshot | None
         while (left := deadline - time.monotonic()) > 0:

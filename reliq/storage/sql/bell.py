@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from watchdog.events import FileClosedEvent, FileModifiedEvent, FileSystemEvent,
 from watchdog.observers import Observer
 
 from ...errors import ReliqError
+from ...identity import unique_name
 
 log = logging.getLogger("reliq.storage")
 
@@ -98,7 +98,7 @@ class Bell(FileSystemEventHandler):
         self._condition = threading.Condition()
         self._path = str(directory)
         self._seen: tuple[int, frozenset[str], frozenset[str]] = (-1, frozenset(), frozenset())
-        self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._instance = f"{os.getpid()}-{unique_name(8)}"
         self._ring_path = str(directory / f"{self._instance}.ring")
         self._asleep_path = str(directory / f"{self._instance}.asleep")
         self._listening_path = str(directory / f"{self._instance}.listening")
