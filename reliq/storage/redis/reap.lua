@@ -1,4 +1,4 @@
--- include: ends recovery registry sweep removal
+-- include: ends recovery registry sweep removal vacancy
 -- One bounded step of upkeep. Promotes due jobs always; the rest at most twice per interval.
 --
 -- KEYS[1] tag STRING
@@ -31,7 +31,8 @@ local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'unfinished')
 local last = tonumber(state[1] or 0)
 -- A clock that steps back must not stop the upkeep.
 if now - last >= interval / 2 or now < last or state[2] then
-  local is_late = now - last > 2 * interval and not state[2]
+  -- Of a queue that was empty until now nothing is known: nobody had to look.
+  local is_late = last > 0 and now - last > 2 * interval and not state[2]
   local unfinished = ends().expire(limit, changes) == limit
   ends().tidy(2 * limit)
   local workers = redis.call('ZRANGE', tag .. ':workers', 0, -1, 'WITHSCORES')
@@ -59,7 +60,7 @@ if now - last >= interval / 2 or now < last or state[2] then
       break
     end
   end
-  if switches >= DELETING then unfinished = not removal().step(limit) or unfinished
+  if has(switches, DELETING) ~= 0 then unfinished = not removal().step(limit) or unfinished
   else unfinished = ends().clear_purged(limit) or unfinished end
   sweep().sweep(1)
   redis.call('HSET', tag .. ':meta', 'last_reap', string.format('%.0f', now))
@@ -84,4 +85,5 @@ if tick[2] and tonumber(tick[2]) <= now then
   end
 end
 for i = 1, #changes do answers[#answers + 1] = changes[i] end
+vacancy().clear()
 return answers
