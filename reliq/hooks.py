@@ -1,16 +1,30 @@
-"""Listeners: the surface from which metrics, logs and tests observe reliq."""
+"""The surface from which the world around reliq observes it (listeners) and takes part in it (around, gate)."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from .errors import InvalidJobError
-from .job import Event
+from .job import Event, Job
 
 log = logging.getLogger("reliq")
 Listener = Callable[[Event], object]
+#: Makes what a run of a job happens inside of.
+Around = Callable[[Job], AbstractContextManager[object]]
+
+
+class Gate(Protocol):
+    """When a queue sends what is enqueued: at once, or when something else has happened, such as a commit."""
+
+    def defer(self, send: Callable[[], object]) -> bool:
+        """True: ``send`` is called later, once, or never. False: nothing was kept, the queue sends at once."""
+
+    def check_wait(self, verb: str) -> None:
+        """Called before ``call`` or ``wait`` (the ``verb``) does anything; raises where waiting could not end."""
 
 
 class Emitter:

@@ -35,7 +35,8 @@ class EnqueueResult(NamedTuple):
 
     ``status`` is ``"queued"`` (accepted), ``"duplicate"`` (the id exists, nothing changed)
     or ``"completed"`` (it has run already and ``result`` is its cached result).
-    ``state`` is the job's state as of this answer.
+    ``state`` is the job's state as of this answer. ``"deferred"``, with an empty state, means that nothing
+    was sent yet: an integration keeps the job until the present transaction commits.
     """
 
     id: str

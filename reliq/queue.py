@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Self, TypeVar, Unpack
@@ -28,7 +29,7 @@ from .errors import (
     StorageUnavailableError,
 )
 from .failure import to_exception
-from .hooks import Emitter, Listener
+from .hooks import Around, Emitter, Gate, Listener
 from .identity import unique_name
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
 from .lifecycle import LIVE, State
@@ -80,6 +81,10 @@ class Queue:
         self._default_ttls_ms = self._ttls_ms(self._defaults)
         self._default_head = _head(self._defaults)
         self._emitter = Emitter("enqueued", "duplicate", "cancelled")
+        #: What each run of a job happens inside of, the first one outermost; see :meth:`around`.
+        self.arounds: tuple[Around, ...] = ()
+        #: Asked before anything is enqueued or waited for; None: everything is sent at once.
+        self.gate: Gate | None = None
         self._lock = threading.RLock()
         self._storage: Storage | None = None
         self._url: str | None = None
@@ -151,9 +156,12 @@ class Queue:
 
         ``id=None`` makes a unique id. Raises InvalidJobError or SerdeError before anything is
         written, StorageUnavailableError when nothing was, and OutcomeUnknownError when that
-        cannot be told (repeating the call is safe then).
+        cannot be told (repeating the call is safe then). Where a :attr:`gate` keeps the job for later, the
+        status is ``"deferred"``: nothing has been sent.
         """
         record = self._record(id, payload, options)
+        if self.gate is not None and self.gate.defer(partial(self._send, [record])):
+            return _deferred(record)
         answers = self._ready_storage().enqueue(self.name, [record])
         self._tell(answers)
         return self._result(answers[0])
@@ -165,18 +173,16 @@ class Queue:
         first job is written. Atomic per chunk: after an error, repeating the whole call is safe. Jobs may
         name each other in ``after``, in any order: then there are at most 1,000, with at most 10,000 ids in all,
         accepted together or not at all. Raises QueueFullError when a chunk does not fit; nothing of that chunk was
-        written.
+        written. A :attr:`gate` keeps all of them for later, or none.
         """
         jobs = list(jobs)
         random = os.urandom(8 * len(jobs))  # a call for each nonce costs as much as the rest of a small job
         records = [self._record(*_unpack(job), random[8 * n : 8 * n + 8]) for n, job in enumerate(jobs)]
         order = in_order(records) if any(record.after for record in records) else None
-        storage = self._ready_storage()
-        results: list[EnqueueResult] = []
-        for chunk in _chunks(records if order is None else [records[n] for n in order], MAX_BATCH):
-            answers = storage.enqueue(self.name, chunk)
-            self._tell(answers)
-            results += map(self._result, answers)
+        ordered = records if order is None else [records[n] for n in order]
+        if self.gate is not None and records and self.gate.defer(partial(self._send, ordered)):
+            return list(map(_deferred, records))
+        results = list(map(self._result, self._send(ordered)))
         if order is not None:
             results = [result for _, result in sorted(zip(order, results, strict=True))]
         return results
@@ -189,6 +195,8 @@ class Queue:
         Raises CallTimeoutError after ``timeout`` seconds (the job goes on), JobFailedError or
         MaxRetriesError when it ended in the dead letters, JobCancelledError, ResultExpiredError.
         """
+        if self.gate is not None:
+            self.gate.check_wait("call")
         deadline = time.monotonic() + check_seconds("timeout", timeout)
         record = self._record(id, payload, options)
         if record.is_persistent:
@@ -219,6 +227,8 @@ class Queue:
 
     def wait(self, id: str, timeout: float = 30.0) -> Any:
         """Wait for a job that was enqueued earlier; its result. Raises as :meth:`call`, and JobNotFoundError."""
+        if self.gate is not None:
+            self.gate.check_wait("wait")
         deadline = time.monotonic() + check_seconds("timeout", timeout)
         return self._join(check_text("id", id, MAX_ID_BYTES), timeout, deadline)
 
@@ -363,6 +373,24 @@ class Queue:
     #: ``q.execute(fn)``, for those who prefer a call to a decorator.
     execute = handler
 
+    def around(self, enter: Around) -> Callable[[], None]:
+        """Run each job of this object's pools inside of ``with enter(job):``; returns the way to stop it.
+
+        Handler and ``after_execution`` run inside, on the thread of the job. What was added first is outermost. A
+        handler's exception passes through it. What it raises by itself, on the way in or out, is a failure of the
+        attempt like the handler's own.
+        """
+        if not callable(enter):
+            raise InvalidJobError(f"around takes a function of a job, got {type(enter).__name__}")
+        with self._lock:
+            self.arounds = (*self.arounds, enter)
+
+        def off() -> None:
+            with self._lock:
+                self.arounds = tuple(fn for fn in self.arounds if fn is not enter)
+
+        return off
+
     def claim(
         self, limit: int = 1, *, timeout: float = 0.0, lease: float | None = None, worker_id: str | None = None
     ) -> list[ClaimedJob]:
@@ -381,6 +409,16 @@ class Queue:
         return manual.claim(limit, timeout, lease)
 
     # -- shared by the verbs ----------------------------------------------------------
+
+    def _send(self, records: Sequence[NewRecord]) -> list[Enqueued]:
+        """Write ``records`` and tell the listeners of each chunk."""
+        storage = self._ready_storage()
+        answers: list[Enqueued] = []
+        for chunk in _chunks(records, MAX_BATCH):
+            accepted = storage.enqueue(self.name, chunk)
+            self._tell(accepted)
+            answers += accepted
+        return answers
 
     def _ready_storage(self) -> Storage:
         """The storage, told of this object's limits."""
@@ -543,6 +581,10 @@ def _group_id(group: str | None, payload: Any, data: bytes) -> str:
         return content_id([group, payload])
     except SerdeError:  # no JSON value: then by its bytes
         return content_id(f"{group}\0".encode() + data)
+
+
+def _deferred(record: NewRecord) -> EnqueueResult:
+    return EnqueueResult(record.id, "deferred", "")
 
 
 def _unpack(job: NewJob | tuple[str | None, Any]) -> tuple[str | None, Any, dict[str, Any] | None]:

@@ -31,7 +31,11 @@ exit codes: 0 done, 1 something is wrong (a failed job or check, storage trouble
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argparse itself exits with 2 on what it refuses."""
-    args = make_parser().parse_args(arguments)
+    return carry_out(make_parser().parse_args(arguments))
+
+
+def carry_out(args: argparse.Namespace) -> int:
+    """Run the command of parsed arguments; its exit code."""
     try:
         code: int = args.run(args)
         sys.stdout.flush()

@@ -65,6 +65,11 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Run the jobs of one or more queues until stopped. Logs go to stderr.", epilog=_EPILOG,
     )  # fmt: skip
     parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attribute, for example app.jobs:q")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Everything but TARGET; for the worker commands of frameworks, too."""
     parser.add_argument("-t", "--threads", type=at_least_one, metavar="N", help="threads per process (default: 8)")
     parser.add_argument(
         "--processes", type=at_least_one, default=1, metavar="N",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -111,18 +112,45 @@ class Executor:
             self,
             claimed,
         )
+        token = running.set(job)
+        try:
+            if self._queue.arounds:
+                return self._run_inside(job, claimed, envelope, signal)
+            return self._run(job, claimed, envelope, signal)
+        finally:
+            running.reset(token)
+
+    def _run_inside(self, job: Job, claimed: Claimed, envelope: message.Message, signal: Signal) -> Finished:
+        """Run it inside of what ``Queue.around`` was given."""
+        finished: Finished | None = None
+        began = self._clock()
+        try:
+            with ExitStack() as stack:
+                for enter in self._queue.arounds:
+                    stack.enter_context(enter(job))
+                finished = self._run(job, claimed, envelope, signal)
+                if finished.error is not None:
+                    raise finished.error  # they see how it ended; the outcome is decided
+        except BaseException as error:
+            if finished is not None and finished.error is not None:
+                if error is not finished.error:
+                    log.exception("what runs around job %r of queue %r raised; its outcome stands", job.id, job.queue)
+                return finished
+            if claimed.is_persistent:
+                return self._again(claimed, envelope, signal, None, error, self._clock() - began)
+            return self._failed(claimed, envelope, error, None)
+        return finished
+
+    def _run(self, job: Job, claimed: Claimed, envelope: message.Message, signal: Signal) -> Finished:
         result: Any = None
         error: BaseException | None = None
         began = self._clock()
-        token = running.set(job)
         try:
             result = self._handler(job)
         except BaseException as raised:  # SystemExit in a handler is the job's failure, not the runner's end
             error = raised
             if isinstance(raised, JobStoppedError) and raised.reason in _VOID and raised.reason == signal.reason:
                 return Finished(release(claimed), None, raised)
-        finally:
-            running.reset(token)
         if claimed.is_persistent:
             return self._again(claimed, envelope, signal, result, error, self._clock() - began)
         if self._after is not None:

@@ -50,7 +50,11 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("errors", "lifecycle", "identity", "job", "serde", "validate", "options", "queue"),
         "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
     ),
-    "contrib": (("http", "queue"), "an adapter hands requests to the endpoint and decides nothing itself"),
+    "contrib": (
+        ("errors", "identity", "job", "options", "http", "queue", "cli"),
+        "an adapter hands requests to the endpoint, jobs to queues and commands to the worker's, and decides nothing "
+        "itself",
+    ),
     "cron": (("errors",), "it adapts one library"),
     "schedule": (
         ("errors", "lifecycle", "validate", "storage.base", "cron"),
@@ -89,6 +93,7 @@ CLIENTS = {
     "watchdog": "storage.sql.bell",
     "flask": "contrib.flask",
     "werkzeug": "contrib.flask",
+    "click": "contrib.flask",
     "django": "contrib.django",
     "cronsim": "cron",
 }

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
+from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
@@ -68,7 +69,9 @@ def view(
             return _reply(Problem(400, "body-unreadable", "the body could not be read to its end").response())
         return protected(request, path)
 
-    exempt: Callable[..., HttpResponse] = csrf_exempt(view)  # from the middleware's check; it comes above
+    # Exempt from the middleware's check, which comes above. And whatever ATOMIC_REQUESTS says: the answer tells what
+    # became of the job, so it cannot be enqueued after the answer.
+    exempt: Callable[..., HttpResponse] = non_atomic_requests(csrf_exempt(view))
     return exempt
 
 

@@ -6,10 +6,10 @@ from typing import Unpack
 
 import flask
 
-from ..http import endpoint
-from ..http.options import EndpointArguments
-from ..http.route import mounted
-from ..queue import Queue
+from ...http import endpoint
+from ...http.options import EndpointArguments
+from ...http.route import mounted
+from ...queue import Queue
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
