@@ -1,0 +1,70 @@
+"""Every example of the README, of CONTRIBUTING and of the docs runs as it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from ..servers import RedisServer, ServerError
+from .page import ROOT, blocks, pages
+from .reader import Reader
+
+#: Blocks that no test here runs, by page and language (``""`` is a plain ``::``), with the reason.
+NOT_RUN: dict[tuple[str, str], str] = {}
+#: Pages whose blocks another test runs: page to that test.
+ELSEWHERE: dict[str, str] = {}
+
+#: What a page calls its server; here each page that does has one of its own.
+SERVER = "redis://localhost:6379"
+RUN = {"doctest", "python", "console"}
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in ELSEWHERE])
+def test_examples(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELIQ_URL", raising=False)
+    todo = [block for block in blocks(page) if block.kind in RUN]
+    replace: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        if any(SERVER in block.text for block in todo if block.kind != "doctest" or ">>>" in block.text):
+            try:
+                replace[SERVER] = stack.enter_context(RedisServer()).url.rstrip("/")
+            except ServerError as error:
+                if os.environ.get("RELIQ_REQUIRE_REDIS") == "1":
+                    raise
+                pytest.skip(f"{page} needs a server: {error}")
+        reader = stack.enter_context(Reader(tmp_path, page, replace=replace))
+        for block in todo:
+            reader.run(block)
+
+
+def test_what_is_not_run_has_its_reason() -> None:
+    kinds = {(page, block.kind) for page in pages() if page not in ELSEWHERE for block in blocks(page)}
+    left_out = {(page, kind) for page, kind in kinds if kind not in RUN and kind != "text"}
+    assert left_out == set(NOT_RUN)
+    assert set(ELSEWHERE) <= set(pages())
+
+
+def test_the_pages_are_found() -> None:
+    """The control of the tests above: they would pass without any page."""
+    assert {"README.rst", "docs/tutorial.rst", "docs/howto/groups.rst"} <= set(pages())
+    assert all((ROOT / page).is_file() for page in pages())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ">>> 1 + 1\n3\n",
+        ".. code-block:: python\n\n    raise ValueError\n",
+        ".. code-block:: console\n\n    $ echo one\n    two\n",
+        ".. code-block:: console\n\n    $ false\n",
+        "So::\n\n    $ echo one\n    two\n",
+    ],
+)
+def test_a_wrong_page_fails(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "page.rst").write_text(wrong)
+    with pytest.raises((AssertionError, ValueError)), Reader(tmp_path, "page.rst") as reader:
+        for block in blocks(str(tmp_path / "page.rst")):
+            reader.run(block)
