@@ -17,8 +17,6 @@ release = version = __version__
 
 extensions = ["sphinx.ext.autodoc", "command_line"]
 exclude_patterns = ["_build"]
-# A directory whose pages are all gone is no mistake of the page that lists them.
-suppress_warnings = ["toc.empty_glob"]
 html_theme = "furo"
 html_title = f"reliq {release}"
 html_show_sourcelink = False

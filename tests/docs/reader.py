@@ -110,10 +110,8 @@ class Reader:
             ["bash", "-c", command], cwd=self.directory, env=self._environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_SECONDS,
         )  # fmt: skip
-        if not expected:
-            assert done.returncode == 0, f"{where}: $ {command}\n{done.stdout}"
-            return
-        is_same = doctest.OutputChecker().check_output(expected + "\n", done.stdout, OPTIONS)
+        assert done.returncode == 0, f"{where}: $ {command}\n{done.stdout}"
+        is_same = not expected or doctest.OutputChecker().check_output(expected + "\n", done.stdout, OPTIONS)
         assert is_same, f"{where}: $ {command}\nexpected:\n{expected}\ngot:\n{done.stdout}"
 
     def _found(self, word: str) -> str:

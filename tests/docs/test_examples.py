@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+
+from reliq.cli.main import make_parser
 
 from ..servers import RedisServer, ServerError
 from .page import ROOT, blocks, pages
 from .reader import Reader
 
 #: Blocks that no test here runs, by page and language (``""`` is a plain ``::``), with the reason.
-NOT_RUN: dict[tuple[str, str], str] = {}
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("README.rst", ""): "installs from the tree and runs the tests: test_new_user.py and .ci/run do that",
+    ("docs/howto/deployment.rst", "ini"): "systemd reads it; its command is parsed below",
+    ("docs/reference/http.rst", ""): "part of a Django project: tests/http/test_django.py has one",
+}
 #: Pages whose blocks another test runs: page to that test.
 ELSEWHERE: dict[str, str] = {}
 
-#: What a page calls its server; here each page that does has one of its own.
-SERVER = "redis://localhost:6379"
+#: What a page's examples need beside reliq, by its name as a module: the extras.
+NEEDS = {"docs/howto/schedules.rst": "cronsim", "docs/reference/http.rst": "flask"}
+
+#: Where a page has its server; here each page that has one gets one of its own.
+SERVER = "localhost:6379"
+#: Set up as the docs tell, so that the doctor finds nothing.
+KEEPS = ("--appendonly", "yes")
 RUN = {"doctest", "python", "console"}
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page not in ELSEWHERE])
 def test_examples(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELIQ_URL", raising=False)
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page])
     todo = [block for block in blocks(page) if block.kind in RUN]
-    replace: dict[str, str] = {}
+    replace = {"pip install reliq\n": "true\n"}  # it is: test_new_user.py installs it anew
     with contextlib.ExitStack() as stack:
         if any(SERVER in block.text for block in todo if block.kind != "doctest" or ">>>" in block.text):
             try:
-                replace[SERVER] = stack.enter_context(RedisServer()).url.rstrip("/")
+                replace[SERVER] = urlsplit(stack.enter_context(RedisServer(*KEEPS)).url).netloc
             except ServerError as error:
                 if os.environ.get("RELIQ_REQUIRE_REDIS") == "1":
                     raise
@@ -45,6 +61,19 @@ def test_what_is_not_run_has_its_reason() -> None:
     left_out = {(page, kind) for page, kind in kinds if kind not in RUN and kind != "text"}
     assert left_out == set(NOT_RUN)
     assert set(ELSEWHERE) <= set(pages())
+
+
+def test_commands_that_are_not_run_can_be_read() -> None:
+    found = [
+        command
+        for page, kind in NOT_RUN
+        for block in blocks(page)
+        if block.kind == kind
+        for command in re.findall(r"\breliq ([a-z][^&|;#\n]*)", block.text)
+    ]
+    assert found
+    for command in found:
+        make_parser().parse_args(shlex.split(command))  # exits for what it refuses
 
 
 def test_the_pages_are_found() -> None:
