@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
-from reliq import __version__  # noqa: E402
+from reliq import __version__
 
 project = "reliq"
 author = "the reliq developers"

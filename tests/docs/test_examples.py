@@ -20,6 +20,7 @@ from .reader import Reader
 #: Blocks that no test here runs, by page and language (``""`` is a plain ``::``), with the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
     ("README.rst", ""): "installs from the tree and runs the tests: test_new_user.py and .ci/run do that",
+    ("CONTRIBUTING.rst", ""): "the whole of the development: .ci/run does that",
     ("docs/howto/deployment.rst", "ini"): "systemd reads it; its command is parsed below",
     ("docs/reference/http.rst", ""): "part of a Django project: tests/http/test_django.py has one",
 }
@@ -46,7 +47,7 @@ def test_examples(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with contextlib.ExitStack() as stack:
         if any(SERVER in block.text for block in todo if block.kind != "doctest" or ">>>" in block.text):
             try:
-                replace[SERVER] = urlsplit(stack.enter_context(RedisServer(*KEEPS)).url).netloc
+                replace[SERVER] = urlsplit(stack.enter_context(RedisServer(args=KEEPS)).url).netloc
             except ServerError as error:
                 if os.environ.get("RELIQ_REQUIRE_REDIS") == "1":
                     raise
