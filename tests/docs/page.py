@@ -21,9 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import reliq
-
-ROOT = Path(reliq.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _DIRECTIVE = re.compile(r"( *)\.\. code-block::(?: +(\S+))?$")
 _OPTION = re.compile(r" *:(\w+): *(.*)$")
 _MARK = re.compile(r"\.\. (begin|end): new user$")

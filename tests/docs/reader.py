@@ -48,7 +48,12 @@ class Reader:
             if process.poll() is None:
                 process.terminate()
         for command, process in self._running:
-            output, _ = process.communicate(timeout=LIMIT_SECONDS)
+            try:
+                output, _ = process.communicate(timeout=LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                raise
             if kind is None:
                 assert process.returncode in (0, -signal.SIGTERM), f"{self.name}: $ {command}\n{output}"
 
@@ -68,7 +73,7 @@ class Reader:
             path.write_text(text, encoding="utf-8")
             self.examples += 1
         else:
-            exec(compile(text, where, "exec"), self._globals)
+            exec(compile(text, where, "exec", dont_inherit=True), self._globals)
             self.examples += 1
 
     def _doctest(self, text: str, line: int) -> None:

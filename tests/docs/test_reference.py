@@ -18,7 +18,7 @@ def test_every_public_name_is_in_the_reference(name: str) -> None:
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:
-    """Sphinx warns of pages that are in none; this is the control of the globs, which would find nothing if they were wrong."""
+    """Sphinx warns of pages that are in none; this is the control of the globs, which would find nothing if wrong."""
     index = (ROOT / "docs" / "index.rst").read_text()
     for folder in ("howto", "coming_from"):
         assert f"\n    {folder}/*\n" in index
