@@ -244,7 +244,8 @@ class Reaped(NamedTuple):
     ``changes``: (event name, id) for ``stalled``, ``failed``, ``cancelled`` and ``expired``;
     ``more``: the step hit its bound, call again at once; ``next_due_ms``: milliseconds until
     the next delayed job is due, or the next tick of a schedule but for ``ticks``; None when there is none.
-    ``ticks``: the schedules whose next tick is due now (at most MAX_TICKS), earliest first; ``now_ms``: the storage's clock.
+    ``ticks``: the schedules whose next tick is due now (at most MAX_TICKS), earliest first; ``now_ms``: the storage's
+    clock.
     """
 
     changes: list[tuple[str, str]]
