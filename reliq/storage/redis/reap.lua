@@ -5,7 +5,7 @@
 -- ARGV[1] skew
 -- ARGV[2] interval  ms between two reaps
 -- ARGV[3] limit     the most ids of one kind to touch
--- Returns "1" when more is to be done at once, ms until the next due job or tick or '', the clock, how many ticks
+-- Returns "1" when more is to be done at once, ms until the next due job or later tick or '', the clock, how many ticks
 --         are due and for each: name, spec, when; then per change: event, id
 local interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local has_more, changes = false, {}
@@ -70,19 +70,17 @@ if now - last >= interval / 2 or now < last or state[2] then
 end
 finish()
 local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
-local tick = redis.call('ZRANGE', tag .. ':ticks', 0, 0, 'WITHSCORES')
+local tick = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local next_due = math.min(tonumber(first[2] or '+inf'), tonumber(tick[2] or '+inf'))
 local answers = {
   (has_more or has(switches, CASCADING) ~= 0) and '1' or '0',
   next_due < math.huge and text(math.max(0, next_due - now)) or '', text(now), '0',
 }
-if tick[2] and tonumber(tick[2]) <= now then
-  local names = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_TICKS)
-  answers[4] = text(#names / 2)
-  for i = 1, #names, 2 do
-    local n = #answers
-    answers[n + 1], answers[n + 2], answers[n + 3] = names[i], redis.call('HGET', tag .. ':schedules', names[i]) or '', names[i + 1]
-  end
+local names = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_TICKS)
+answers[4] = text(#names / 2)
+for i = 1, #names, 2 do
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = names[i], redis.call('HGET', tag .. ':schedules', names[i]) or '', names[i + 1]
 end
 for i = 1, #changes do answers[#answers + 1] = changes[i] end
 vacancy().clear()
