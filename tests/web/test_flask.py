@@ -23,6 +23,8 @@ import flask
 
 from reliq.contrib.flask import Reliq, mount
 
+from . import pages
+
 ROOT = Path(__file__).resolve().parents[2]
 Factory = Callable[..., flask.Flask]
 
@@ -237,3 +239,31 @@ def test_the_worker_command_tells_what_is_wrong(url: str) -> None:
     assert done.returncode == 2
     assert "reliq: no queue 'nobody'; there are: mail, other" in done.stderr
     assert "--drain-timeout" in _run(url, "reliq", "worker", "--help").stdout
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/queue"
+    spaces: dict[str, dict[str, Any]] = {}
+    for name, text in pages.files("flask.rst").items():
+        (tmp_path / name).write_text(text.replace("redis://localhost:6379/0", url))
+        spaces[name] = {"__name__": name.removesuffix(".py")}
+        exec(compile((tmp_path / name).read_text(), name, "exec"), spaces[name])
+    app, reliq = spaces["shop.py"]["create_app"](), spaces["shop.py"]["reliq"]
+    spaces["admin.py"]["add_admin"](app, _echo)
+    spaces["test_shop.py"]["check_a_receipt_is_sent"](app, reliq)
+    client = app.test_client()
+    assert client.get("/admin/x").status_code == 403
+    assert client.get("/admin/x", headers={"X-Staff": "yes"}).headers["X-Path"] == "/x"
+    assert client.get("/jobs/receipt-ada").json["result"] == "shop sent ada"
+    reliq.close(app)
+    for command in pages.commands("flask.rst"):
+        program, *arguments = command.replace("--reload", "").split()
+        assert program == "flask"
+        client.post("/buy/ben")
+        done = subprocess.run(
+            [sys.executable, "-m", program, *arguments, "--burst"],
+            cwd=tmp_path, env=_env(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert client.get("/jobs/receipt-ben").json["result"] == "shop sent ben"
+    reliq.close(app)
