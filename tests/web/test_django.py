@@ -1,4 +1,4 @@
-"""A Django project, made of the how-to page, in processes of its own; on PostgreSQL where it can be had, else SQLite."""
+"""A Django project, made of the how-to page, in processes of its own; on PostgreSQL if it can be had, else SQLite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,20 +83,20 @@ class Project:
     url: str
     database: str
 
-    def python(self, *arguments: str, code: int = 0, **env: str) -> str:
+    def python(self, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
         """Run Python in it; what it printed."""
         done = subprocess.run(
             [sys.executable, *arguments],
-            cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+            cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
             capture_output=True, text=True, timeout=90,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def script(self, text: str, **env: str) -> str:
+    def script(self, text: str, env: Mapping[str, str] | None = None) -> str:
         """Run a program of the project; what it printed."""
         head = "import manage, django; django.setup()\n"
-        return self.python("-c", head + textwrap.dedent(text), **env)
+        return self.python("-c", head + textwrap.dedent(text), env=env)
 
 
 @pytest.fixture(scope="module")
@@ -490,14 +490,14 @@ def test_tasks(project: Project) -> None:
             "from reliq import Backoff\n"
             "TASKS['default']['OPTIONS'] |= {'max_attempts': 2, 'backoff': Backoff(base=0.05, jitter=0.0)}\n"
         )
-    project.script(TASK_PROGRAM, **env)
+    project.script(TASK_PROGRAM, env)
     id = project.script(
         """
         from shop.tasks import later
         print(later.enqueue(1).id)
         """,
-        **env,
+        env,
     ).strip()
-    project.python("manage.py", "reliq_worker", "tasks.default.default", "--burst", **env)
-    told = project.script(f"from shop.tasks import later; print(later.get_result({id!r}).return_value)", **env)
+    project.python("manage.py", "reliq_worker", "tasks.default.default", "--burst", env=env)
+    told = project.script(f"from shop.tasks import later; print(later.get_result({id!r}).return_value)", env)
     assert told.strip() == "2"

@@ -125,7 +125,7 @@ def test_what_is_missing_is_told(reliq: Reliq, factory: Factory) -> None:
     with flask.Flask("bare").app_context(), pytest.raises(InvalidJobError, match="'bare' has no Reliq: call init_app"):
         reliq["mail"]
     app = factory()
-    with pytest.raises(InvalidJobError, match="no queue 'mail': .* there are: none"):
+    with pytest.raises(InvalidJobError, match=r"no queue 'mail': .* there are: none"):
         reliq.queue("mail", app)
     with pytest.raises(InvalidJobError, match="has a Reliq already"):
         reliq.init_app(app)
