@@ -51,9 +51,11 @@ SETTINGS = """
     }}
 """
 URLS = """
-    from django.urls import path
+    from django.urls import include, path
+    from reliq.contrib.django import urls
+    from shop.jobs import emails
     from shop.views import buy
-    urlpatterns = [path("buy", buy)]
+    urlpatterns = [path("buy", buy), path("jobs/", include(urls(emails, csrf=False)))]
 """
 MODELS = """
     from django.db import models
@@ -140,7 +142,7 @@ def test_commits_and_rollbacks(project: Project, emails: Queue) -> None:
     project.script("""
         from django.db import transaction
         from django.test import RequestFactory
-        from reliq import NewJob, Queue
+        from reliq import NewJob, Queue, QueueFullError
         from reliq.contrib.django import after_commit, at_once, integrate, queues
         from shop.exceptions import remind_when_the_log_has_it, warn_even_if_it_fails
         from shop.jobs import emails
@@ -199,19 +201,16 @@ def test_commits_and_rollbacks(project: Project, emails: Queue) -> None:
             assert own.enqueue("a").status == "deferred"
         assert own.counts()["queued"] == 1
         buy(RequestFactory().get("/buy"))
-    """)
-    ids = {job.id for job in emails.jobs(limit=100)}
-    assert {"outside", "kept", "at-once", "other"} <= ids
-    assert not {"savepoint", "rolled-back"} & ids
 
+        # The door answers what became of the job, whatever is open around it.
+        from django.db import connections
+        from django.test import Client
+        connections["default"].settings_dict["ATOMIC_REQUESTS"] = True
+        assert Client().get("/buy").status_code == 200
+        with transaction.atomic():
+            assert Client().post("/jobs/?id=door").headers["X-Job-Status"] == "queued"
 
-def test_a_storage_that_fails_at_the_commit_is_told(project: Project) -> None:
-    project.script("""
-        from django.db import transaction
-        from reliq import QueueFullError, Queue
-        from reliq.contrib.django import integrate
-        from shop.models import Order
-
+        # A storage that fails at the commit is told.
         queue = integrate(Queue("full", "memory://", max_length=1))
         before = Order.objects.count()
         try:
@@ -224,6 +223,9 @@ def test_a_storage_that_fails_at_the_commit_is_told(project: Project) -> None:
         else:
             raise SystemExit("nobody was told")
     """)
+    ids = {job.id for job in emails.jobs(limit=100)}
+    assert {"outside", "kept", "at-once", "other"} <= ids
+    assert not {"savepoint", "rolled-back"} & ids
 
 
 def test_the_worker_command(project: Project, emails: Queue) -> None:
@@ -240,6 +242,7 @@ def test_the_worker_command(project: Project, emails: Queue) -> None:
     assert status.error == "Order.DoesNotExist: Order matching query does not exist."
 
 
+@pytest.mark.slow
 def test_the_worker_command_with_processes_from_elsewhere(project: Project, emails: Queue) -> None:
     emails.enqueue("none", {"order": 0}, max_attempts=1)
     command, _ = pages.commands("django.rst")

@@ -211,12 +211,11 @@ def _env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_worker_command(url: str, processes: int) -> None:
+def test_the_worker_command(url: str) -> None:
     with Queue("mail", url) as mail, Queue("other", url) as other:
         mail.enqueue("m-1", 1)
         other.enqueue("o-1")
-        done = _run(url, "reliq", "worker", "mail", "--burst", "--processes", str(processes), "-t", "1")
+        done = _run(url, "reliq", "worker", "mail", "--burst", "-t", "1")
         assert done.returncode == 0, done.stderr
         assert mail.get_result("m-1") == ["shop", 1]
         assert other.counts()["queued"] == 1  # it was not named
@@ -238,7 +237,12 @@ def test_the_worker_command_tells_what_is_wrong(url: str) -> None:
     done = _run(url, "reliq", "worker", "nobody")
     assert done.returncode == 2
     assert "reliq: no queue 'nobody'; there are: mail, other" in done.stderr
-    assert "--drain-timeout" in _run(url, "reliq", "worker", "--help").stdout
+
+
+def test_the_worker_command_shows_its_options(factory: Factory) -> None:
+    done = factory().test_cli_runner().invoke(args=["reliq", "worker", "--help"])
+    assert done.exit_code == 0
+    assert "--drain-timeout" in done.output
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
