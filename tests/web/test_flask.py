@@ -23,6 +23,8 @@ import flask
 
 from reliq.contrib.flask import Reliq, mount
 
+from . import pages
+
 ROOT = Path(__file__).resolve().parents[2]
 Factory = Callable[..., flask.Flask]
 
@@ -123,7 +125,7 @@ def test_what_is_missing_is_told(reliq: Reliq, factory: Factory) -> None:
     with flask.Flask("bare").app_context(), pytest.raises(InvalidJobError, match="'bare' has no Reliq: call init_app"):
         reliq["mail"]
     app = factory()
-    with pytest.raises(InvalidJobError, match="no queue 'mail': .* there are: none"):
+    with pytest.raises(InvalidJobError, match=r"no queue 'mail': .* there are: none"):
         reliq.queue("mail", app)
     with pytest.raises(InvalidJobError, match="has a Reliq already"):
         reliq.init_app(app)
@@ -209,12 +211,11 @@ def _env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_worker_command(url: str, processes: int) -> None:
+def test_the_worker_command(url: str) -> None:
     with Queue("mail", url) as mail, Queue("other", url) as other:
         mail.enqueue("m-1", 1)
         other.enqueue("o-1")
-        done = _run(url, "reliq", "worker", "mail", "--burst", "--processes", str(processes), "-t", "1")
+        done = _run(url, "reliq", "worker", "mail", "--burst", "-t", "1")
         assert done.returncode == 0, done.stderr
         assert mail.get_result("m-1") == ["shop", 1]
         assert other.counts()["queued"] == 1  # it was not named
@@ -236,4 +237,37 @@ def test_the_worker_command_tells_what_is_wrong(url: str) -> None:
     done = _run(url, "reliq", "worker", "nobody")
     assert done.returncode == 2
     assert "reliq: no queue 'nobody'; there are: mail, other" in done.stderr
-    assert "--drain-timeout" in _run(url, "reliq", "worker", "--help").stdout
+
+
+def test_the_worker_command_shows_its_options(factory: Factory) -> None:
+    done = factory().test_cli_runner().invoke(args=["reliq", "worker", "--help"])
+    assert done.exit_code == 0
+    assert "--drain-timeout" in done.output
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/queue"
+    spaces: dict[str, dict[str, Any]] = {}
+    for name, text in pages.files("flask.rst").items():
+        (tmp_path / name).write_text(text.replace("redis://localhost:6379/0", url))
+        spaces[name] = {"__name__": name.removesuffix(".py")}
+        exec(compile((tmp_path / name).read_text(), name, "exec"), spaces[name])
+    app, reliq = spaces["shop.py"]["create_app"](), spaces["shop.py"]["reliq"]
+    spaces["admin.py"]["add_admin"](app, _echo)
+    spaces["test_shop.py"]["check_a_receipt_is_sent"](app, reliq)
+    client = app.test_client()
+    assert client.get("/admin/x").status_code == 403
+    assert client.get("/admin/x", headers={"X-Staff": "yes"}).headers["X-Path"] == "/x"
+    assert client.get("/jobs/receipt-ada").json["result"] == "shop sent ada"
+    reliq.close(app)
+    for command in pages.commands("flask.rst"):
+        program, *arguments = command.replace("--reload", "").split()
+        assert program == "flask"
+        client.post("/buy/ben")
+        done = subprocess.run(
+            [sys.executable, "-m", program, *arguments, "--burst"],
+            cwd=tmp_path, env=_env(), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert client.get("/jobs/receipt-ben").json["result"] == "shop sent ben"
+    reliq.close(app)

@@ -18,6 +18,7 @@ from ...http.options import AdapterArguments
 from ...http.response import Problem
 from ...http.route import mounted
 from ...queue import Queue
+from .transactions import at_once
 
 _REQUEST = "reliq.django.request"
 
@@ -54,7 +55,8 @@ def view(
 
     def answer(request: HttpRequest, path: str) -> HttpResponse:
         environ = mounted(_environ(request), request.path_info[: len(request.path_info) - len(path)])
-        return _reply(app.handle(environ))
+        with at_once():  # the answer tells what became of the job, so no transaction may keep it for later
+            return _reply(app.handle(environ))
 
     protected = csrf_protect(answer) if csrf else answer
 
@@ -69,8 +71,8 @@ def view(
             return _reply(Problem(400, "body-unreadable", "the body could not be read to its end").response())
         return protected(request, path)
 
-    # Exempt from the middleware's check, which comes above. And whatever ATOMIC_REQUESTS says: the answer tells what
-    # became of the job, so it cannot be enqueued after the answer.
+    # Exempt from the check of the middleware, which comes above; and from ATOMIC_REQUESTS, for no transaction may be open
+    # while somebody waits for a result.
     exempt: Callable[..., HttpResponse] = non_atomic_requests(csrf_exempt(view))
     return exempt
 
