@@ -71,7 +71,7 @@ def view(
             return _reply(Problem(400, "body-unreadable", "the body could not be read to its end").response())
         return protected(request, path)
 
-    # Exempt from the check of the middleware, which comes above; and from ATOMIC_REQUESTS, for no transaction may be open
+    # Exempt from the check of the middleware, which comes above; and from ATOMIC_REQUESTS: no transaction may be open
     # while somebody waits for a result.
     exempt: Callable[..., HttpResponse] = non_atomic_requests(csrf_exempt(view))
     return exempt
