@@ -25,7 +25,10 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/reference/http.rst", ""): "part of a Django project: tests/http/test_django.py has one",
 }
 #: Pages whose blocks another test runs: page to that test.
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    "docs/howto/django.rst": "tests/web/test_django.py: in a project, with the files that it shows",
+    "docs/howto/flask.rst": "tests/web/test_flask.py: in an application, with the files that it shows",
+}
 
 #: What a page's examples need beside reliq, by its name as a module: the extras.
 NEEDS = {"docs/howto/schedules.rst": "cronsim", "docs/reference/http.rst": "flask"}
