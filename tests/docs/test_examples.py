@@ -31,7 +31,12 @@ ELSEWHERE: dict[str, str] = {
 }
 
 #: What a page's examples need beside reliq, by its name as a module: the extras.
-NEEDS = {"docs/howto/schedules.rst": "cronsim", "docs/reference/http.rst": "flask"}
+NEEDS = {
+    "docs/howto/schedules.rst": "cronsim",
+    "docs/reference/http.rst": "flask",
+    "docs/tutorial_django.rst": "django",
+    "docs/tutorial_flask.rst": "flask",
+}
 
 #: Where a page has its server; here each page that has one gets one of its own.
 SERVER = "localhost:6379"

@@ -14,7 +14,7 @@ from .page import ROOT, blocks
 from .reader import Reader
 
 #: Pages with blocks between ``.. begin: new user`` and ``.. end: new user``.
-PAGES = ["docs/tutorial.rst"]
+PAGES = ["docs/tutorial.rst", "docs/tutorial_flask.rst", "docs/tutorial_django.rst"]
 LIMIT_SECONDS = 60.0
 MOST_LINES = 15
 #: What building a package needs of the tree.
