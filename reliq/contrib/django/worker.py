@@ -26,4 +26,3 @@ def _task_queues() -> list[Queue]:
     from .backend import task_queues
 
     return task_queues()
-
