@@ -307,6 +307,24 @@ class Queue:
         """Call ``listener(event)`` for what this object does: ``enqueued``, ``duplicate``, ``cancelled``, ``*``."""
         return self._emitter.on(event, listener)
 
+    def around(self, enter: Around) -> Callable[[], None]:
+        """Run each job of this object's pools inside of ``with enter(job):``; returns the way to stop it.
+
+        Handler and ``after_execution`` run inside, on the thread of the job. What was added first is outermost. A
+        handler's exception passes through it. What it raises by itself, on the way in or out, is a failure of the
+        attempt like the handler's own.
+        """
+        if not callable(enter):
+            raise InvalidJobError(f"around takes a function of a job, got {type(enter).__name__}")
+        with self._lock:
+            self.arounds = (*self.arounds, enter)
+
+        def off() -> None:
+            with self._lock:
+                self.arounds = tuple(fn for fn in self.arounds if fn is not enter)
+
+        return off
+
     # -- upkeep -----------------------------------------------------------------------
 
     def update_result_ttl(self, id: str, ttl: float) -> str:
@@ -372,24 +390,6 @@ class Queue:
 
     #: ``q.execute(fn)``, for those who prefer a call to a decorator.
     execute = handler
-
-    def around(self, enter: Around) -> Callable[[], None]:
-        """Run each job of this object's pools inside of ``with enter(job):``; returns the way to stop it.
-
-        Handler and ``after_execution`` run inside, on the thread of the job. What was added first is outermost. A
-        handler's exception passes through it. What it raises by itself, on the way in or out, is a failure of the
-        attempt like the handler's own.
-        """
-        if not callable(enter):
-            raise InvalidJobError(f"around takes a function of a job, got {type(enter).__name__}")
-        with self._lock:
-            self.arounds = (*self.arounds, enter)
-
-        def off() -> None:
-            with self._lock:
-                self.arounds = tuple(fn for fn in self.arounds if fn is not enter)
-
-        return off
 
     def claim(
         self, limit: int = 1, *, timeout: float = 0.0, lease: float | None = None, worker_id: str | None = None

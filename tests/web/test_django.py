@@ -83,7 +83,8 @@ class Project:
 
     directory: Path
     url: str
-    database: str
+    #: Why it is not on PostgreSQL; empty: it is.
+    no_postgres: str
 
     def python(self, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
         """Run Python in it; what it printed."""
@@ -102,23 +103,23 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[dict[str, str]]:
+def database() -> Iterator[tuple[dict[str, str], str]]:
     with contextlib.ExitStack() as stack:
         try:
             host = stack.enter_context(postgres())
         except NoPostgres as error:
-            print(f"SQLite stands in for PostgreSQL: {error}")
-            yield {"ENGINE": "django.db.backends.sqlite3", "NAME": "default.sqlite3"}
+            yield {"ENGINE": "django.db.backends.sqlite3", "NAME": "default.sqlite3"}, str(error)
         else:
-            yield {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "HOST": host, "USER": "postgres"}
+            yield {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "HOST": host, "USER": "postgres"}, ""
 
 
 @pytest.fixture(scope="module")
-def project(database: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(database: tuple[dict[str, str], str], tmp_path_factory: pytest.TempPathFactory) -> Project:
     directory = tmp_path_factory.mktemp("project")
     url = f"file://{directory}/queue"
+    server, no_postgres = database
     page = pages.files("django.rst")
-    page["mysite/settings.py"] = textwrap.dedent(SETTINGS).format(database=database) + page["mysite/settings.py"]
+    page["mysite/settings.py"] = textwrap.dedent(SETTINGS).format(database=server) + page["mysite/settings.py"]
     page["shop/jobs.py"] += textwrap.dedent(MORE_JOBS)
     page["mysite/six.py"] = "from .settings import *\n" + page.pop("mysite/settings.py (Django 6)")
     given = {"manage.py": MANAGE, "mysite/urls.py": URLS, "shop/models.py": MODELS}
@@ -126,7 +127,7 @@ def project(database: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text).replace(URL, url))
-    project = Project(directory, url, database["ENGINE"].rpartition(".")[2])
+    project = Project(directory, url, no_postgres)
     project.python("manage.py", "migrate", "--run-syncdb", "-v0")
     return project
 
@@ -258,8 +259,8 @@ def test_the_worker_command_tells_what_is_wrong(project: Project) -> None:
 
 
 def test_a_killed_connection_costs_one_attempt(project: Project) -> None:
-    if project.database != "postgresql":
-        pytest.skip("SQLite has no connection that could be killed, and PostgreSQL is not to be had")
+    if project.no_postgres:
+        pytest.skip(f"the project is on SQLite, which has no connection to kill: {project.no_postgres}")
     with Queue("audit", project.url) as audit:
         audit.delete()
         audit.enqueue_many([("before", None), ("killed", "kill"), ("after", None)])

@@ -71,8 +71,8 @@ def view(
             return _reply(Problem(400, "body-unreadable", "the body could not be read to its end").response())
         return protected(request, path)
 
-    # Exempt from the check of the middleware, which comes above; and from ATOMIC_REQUESTS: no transaction may be open
-    # while somebody waits for a result.
+    # Exempt from the middleware's check, which comes above; and from ATOMIC_REQUESTS, for no transaction should be
+    # open while somebody waits for a result.
     exempt: Callable[..., HttpResponse] = non_atomic_requests(csrf_exempt(view))
     return exempt
 

@@ -98,8 +98,8 @@ class Reliq:
         """Decorator: ``function(job)`` runs the jobs of the queue ``name`` of every application; returns it unchanged.
 
         Each run has an application context of its own: ``current_app``, ``g`` and what other extensions
-        keep there are at hand, and torn down after it, also in hooks of the pool. ``options`` are those of
-        :class:`reliq.Queue`; those in RELIQ_QUEUES stand above them.
+        keep there are at hand, and torn down after the handler and the pool's ``after_execution``. ``options`` are
+        those of :class:`reliq.Queue`; those in RELIQ_QUEUES stand above them.
         """
         _make("handler", name, options)
 
