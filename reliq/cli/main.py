@@ -8,7 +8,23 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
-from . import cancel, check, completion, dead, demo, doctor, info, jobs, limits, reap, schedules, submit, upkeep, worker
+from . import (
+    cancel,
+    check,
+    completion,
+    dashboard,
+    dead,
+    demo,
+    doctor,
+    info,
+    jobs,
+    limits,
+    reap,
+    schedules,
+    submit,
+    upkeep,
+    worker,
+)
 from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
 
 _EPILOG = """\
@@ -87,6 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         reap,
         doctor,
         check,
+        dashboard,
         completion,
     ):
         command.add_parser(commands)
