@@ -104,7 +104,8 @@ class Dashboard:
             return document(200, plain(self._api.answer(path.removeprefix("api/"), query)))
         session = Session(environ, user)
         token = session.token if self.options.allow_actions else None
-        view = View(links, query, token, self.options.show_payloads, user, told(query))
+        mode = "Read-only" if token is None else "Actions allowed"
+        view = View(links, query, token, self.options.show_payloads, mode, user, told(query))
         if is_action:
             return self._act(environ, view, session)
         if path not in self._pages:
@@ -202,7 +203,13 @@ def _see(view: View, name: str, queue: str, ids: list[str], step: Step) -> Respo
         where = view.links.to("job", queue=queue, id=ids[0], **result)
     else:
         where = view.links.to("dead", queue=queue, **result)
-    return Response(303, (("Location", where), ("Content-Length", "0"), ("Cache-Control", "no-store")), b"")
+    headers = (
+        ("Location", where),
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Length", "0"),
+        ("Cache-Control", "no-store"),
+    )
+    return Response(303, headers, b"")
 
 
 def _read_form(environ: dict[str, Any]) -> dict[str, list[str]]:
@@ -231,7 +238,7 @@ def _page(status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> 
 def _refused(links: Links, segments: list[str], problem: Problem) -> Response:
     if segments[:1] == ["api"]:
         return problem.response()
-    view = View(links, {}, None, False)
+    view = View(links, {}, None, show_payloads=False)
     return _page(problem.status, problem_page(view, problem.status, problem.detail), problem.headers)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..shown import safe
 
-_VOID = frozenset({"br", "input", "link", "meta", "path", "rect"})
+_VOID = frozenset({"br", "input", "link", "meta"})
 
 
 class Html(str):

@@ -39,10 +39,15 @@ def _totals(facts: Sequence[QueueFacts]) -> Html:
     workers = {worker.worker_id for fact in facts for worker in fact.workers}
     tiles = (
         ("Queued", f"{total('queued'):,}", f"oldest waits {span(waits)}" if waits is not None else "nothing waits", ""),
-        ("Running", f"{total('processing'):,}", f"{sum(w.threads for f in facts for w in f.workers):,} threads", ""),
+        ("Running", f"{total('processing'):,}", f"of {sum(w.threads for f in facts for w in f.workers):,} threads", ""),
         ("Retrying", f"{total('failing'):,}", "wait for their next attempt", ""),
         ("Dead letters", f"{failed:,}", "failed for good", "alarm" if failed else ""),
-        ("Workers", f"{len(workers):,}", "by name", "" if workers else "alarm"),
+        (
+            "Workers",
+            f"{len(workers):,}",
+            f"serve {sum(bool(fact.workers) for fact in facts):,} queues",
+            "" if workers else "alarm",
+        ),
     )
     return el(
         "dl",

@@ -15,12 +15,13 @@ _NAVIGATION = (("", "Queues"), ("dead", "Dead letters"), ("workers", "Workers"))
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where links go, what the address asked, and the token of forms; no token, no forms."""
+    """Where links go, what the address asked, and the token of forms; no token, no forms. ``mode`` says so to people."""
 
     links: Links
     query: Mapping[str, str]
     token: str | None
     show_payloads: bool
+    mode: str = ""
     user: str = ""
     told: str | None = None
 
@@ -71,9 +72,7 @@ class View:
                 ),
                 el(
                     "footer",
-                    el("p", "Read-only" if self.token is None else "Actions allowed",
-                       self.user and [" · signed in as ", foreign(self.user)],
-                       " · times by this server's clock, in UTC"),
+                    el("p", self.mode, self.user and [" · signed in as ", foreign(self.user)]),
                     el("p", "", id="trouble", role="status"),
                 ),
             ),
