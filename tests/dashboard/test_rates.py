@@ -72,7 +72,8 @@ def test_it_ends_when_nobody_looks(queue: Queue, monkeypatch: pytest.MonkeyPatch
     assert found.look(queue) is not None, "somebody looked in between"
     clock.now += rates.IDLE_SECONDS + 1
     _until(lambda: found._service is None)
-    assert not [thread for thread in threading.enumerate() if thread.name in ("reliq-events", "reliq-dashboard-rates")]
+    names = {"reliq-events", "reliq-dashboard-rates"}
+    _until(lambda: names.isdisjoint(thread.name for thread in threading.enumerate()))
     assert found.look(queue) is None, "it begins anew"
     _until(lambda: _listening(found, queue))
     found.close()

@@ -15,7 +15,7 @@ _NAVIGATION = (("", "Queues"), ("dead", "Dead letters"), ("workers", "Workers"))
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where links go, what the address asked, and the token of forms; no token, no forms. ``mode`` says so to people."""
+    """Where links go, what the address asked, and the token of forms; no token, no forms. ``mode`` says so."""
 
     links: Links
     query: Mapping[str, str]
