@@ -96,9 +96,7 @@ def _hosts(host: str, more: list[str]) -> list[str]:
     address = _address(host)
     if address is not None and address.is_unspecified:
         if not more:
-            raise UsageError(
-                f"{host} is every address of this machine: say by which names it answers, --allow-host NAME"
-            )
+            raise UsageError(f"{host} is every address of this machine: say --allow-host NAME, by which it answers")
         return [*LOOPBACK, *more]
     return [*LOOPBACK, _shown(host), *more]
 

@@ -35,6 +35,7 @@ examples:
   reliq enqueue -q emails welcome-1 '{"to": "a@example.org"}'
   reliq ls emails --state failed              what failed for good
   reliq show welcome-1                        one job, with errors and tracebacks
+  reliq dashboard                             the same and more in a browser
   reliq doctor                                is the storage set up well, and its data in order?
 
 Where queues are: --url URL or --app MODULE:ATTRIBUTE, else the environment variables RELIQ_APP and RELIQ_URL. Times are

@@ -164,8 +164,9 @@ class Dashboard:
         action = find_action(name)
         queue = self._source.find(form.get("queue", [""])[-1])
         ids = [check_text("id", id, MAX_ID_BYTES) for id in form.get("id", [])] if action.takes == "jobs" else []
+        is_of_a_page = len(ids) == 1 and form.get("back") != ["dead"]
         dead = view.links.to("dead", queue=queue.name)
-        back = view.links.to("job", queue=queue.name, id=ids[0]) if len(ids) == 1 else dead
+        back = view.links.to("job", queue=queue.name, id=ids[0]) if is_of_a_page else dead
         if action.takes == "jobs" and not ids:
             raise Problem(400, "nothing-chosen", "no job was chosen; go back and choose some")
         count = queue.storage.counts(queue.name)[State.FAILED] if action.takes == "all" else len(ids)
@@ -178,7 +179,7 @@ class Dashboard:
         _log.info("%s: %s on queue %r, %s", view.user or "somebody", name, queue.name, ids or "as a whole")
         if step.left:
             return _page(200, progress_page(view, name, action, queue.name, step, dead))
-        return _see(view, name, queue.name, ids, step)
+        return _see(view, name, queue.name, ids[0] if is_of_a_page else None, step)
 
 
 def _problem(error: Exception) -> Problem:
@@ -194,13 +195,13 @@ def _problem(error: Exception) -> Problem:
     return Problem(500, "internal-error", "the request failed; the cause is in the server's log")
 
 
-def _see(view: View, name: str, queue: str, ids: list[str], step: Step) -> Response:
-    """Where the result is told: after a POST by a GET, so that loading it again repeats nothing."""
+def _see(view: View, name: str, queue: str, id: str | None, step: Step) -> Response:
+    """Where the result is told: by a GET, so that loading it again repeats nothing. ``id``: whose page asked for it."""
     result = result_of(name, step)
     if name in ("pause", "resume"):
         where = view.links.to("jobs", queue=queue, **result)
-    elif name in ("retry", "cancel") and len(ids) == 1:
-        where = view.links.to("job", queue=queue, id=ids[0], **result)
+    elif id is not None and name != "discard":
+        where = view.links.to("job", queue=queue, id=id, **result)
     else:
         where = view.links.to("dead", queue=queue, **result)
     headers = (

@@ -98,6 +98,10 @@ def test_one_dead_letter_is_discarded_once_that_is_meant(queue: Queue, actor: Br
 def test_the_chosen_ones_are_retried_or_discarded(queue: Queue, actor: Browser) -> None:
     _dead(queue, 5)
     form = actor.page("/dead").form("Retry chosen")
+    page = actor.follow(actor.submit(form, action="retry", id="job-0"))
+    assert sorted(page.ids) == ["job-1", "job-2", "job-3", "job-4"], "back to the list"
+    queue.cancel("job-0")
+    _dead(queue, 5)
     page = actor.follow(actor.submit(form, action="retry", id=["job-0", "job-4"]))
     assert _notice(page) == "2 dead letters were put back into the queue."
     question = actor.submit(form, action="discard", id=["job-1", "job-4"]).page

@@ -36,7 +36,7 @@ def dead_page(view: View, counts: Sequence[tuple[str, int]], queue: str | None, 
 
 def _bar(view: View, queue: str, count: int) -> Html:
     chosen = el(
-        "form", view.fields(None, queue),
+        "form", view.fields(None, queue, back="dead"),
         el("button", "Retry chosen", type="submit", name="action", value="retry"),
         el("button", "Discard chosen", type="submit", name="action", value="discard", class_="danger"),
         method="post", action=view.links.to("act"), id="chosen",
