@@ -160,8 +160,18 @@ def _fill(queue: Queue, dead: int = 5) -> None:
     queue.enqueue("later", 1, delay=1000, priority=4, group="acme")
 
 
-PATHS = ("/", "/dead", "/job?queue=emails&id=bad-1", "/jobs?queue=emails", "/jobs?queue=emails&q=bad", "/workers",
-         "/job?queue=emails&id=good", "/job?queue=emails&id=later", "/job?queue=emails&id=nobody", "/nothing")  # fmt: skip
+PATHS = (
+    "/",
+    "/dead",
+    "/job?queue=emails&id=bad-1",
+    "/jobs?queue=emails",
+    "/jobs?queue=emails&q=bad",
+    "/workers",
+    "/job?queue=emails&id=good",
+    "/job?queue=emails&id=later",
+    "/job?queue=emails&id=nobody",
+    "/nothing",
+)
 
 
 def test_every_page_fits_its_screen(queue: Queue, screen: Screen) -> None:
