@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
@@ -10,7 +11,7 @@ from ..errors import InvalidJobError, StorageUnavailableError
 from ..facts import queue_facts
 from ..http.body import read_payload
 from ..http.request import read_query
-from ..http.response import Problem, Response, document
+from ..http.response import Problem, Response
 from ..http.route import split_path
 from ..lifecycle import State
 from ..shown import plain
@@ -101,7 +102,9 @@ class Dashboard:
         user = check_user(environ, self.options)
         query = read_query(environ)
         if path.startswith("api/"):
-            return document(200, plain(self._api.answer(path.removeprefix("api/"), query)))
+            # In ASCII: the text of an error may hold lone surrogates, which have no UTF-8.
+            found = json.dumps(plain(self._api.answer(path.removeprefix("api/"), query)), ensure_ascii=True)
+            return _body(200, "application/json", found.encode())
         session = Session(environ, user)
         token = session.token if self.options.allow_actions else None
         mode = "Read-only" if token is None else "Actions allowed"
@@ -170,12 +173,10 @@ class Dashboard:
         if action.takes == "jobs" and not ids:
             raise Problem(400, "nothing-chosen", "no job was chosen; go back and choose some")
         count = queue.storage.counts(queue.name)[State.FAILED] if action.takes == "all" else len(ids)
-        is_asked = bool(action.effect) and form.get("confirm") != ["yes"]
-        if is_asked:
+        if action.effect and form.get("confirm") != ["yes"]:
             return _page(200, confirm_page(view, name, action, queue.name, ids, count, back))
-        # As many as the question named; a form may name fewer than there are, more would find none.
-        step = Step(_number(form, "done", 0), _number(form, "left", count))
-        step = action.run(queue, ids, step)
+        # As many as the question named: what becomes a dead letter later was not meant.
+        step = action.run(queue, ids, Step(_number(form, "done", 0), _number(form, "left", count)))
         _log.info("%s: %s on queue %r, %s", view.user or "somebody", name, queue.name, ids or "as a whole")
         if step.left:
             return _page(200, progress_page(view, name, action, queue.name, step, dead))
@@ -204,13 +205,7 @@ def _see(view: View, name: str, queue: str, id: str | None, step: Step) -> Respo
         where = view.links.to("job", queue=queue, id=id, **result)
     else:
         where = view.links.to("dead", queue=queue, **result)
-    headers = (
-        ("Location", where),
-        ("Content-Type", "text/plain; charset=utf-8"),
-        ("Content-Length", "0"),
-        ("Cache-Control", "no-store"),
-    )
-    return Response(303, headers, b"")
+    return _body(303, "text/plain; charset=utf-8", b"", [("Location", where)])
 
 
 def _read_form(environ: dict[str, Any]) -> dict[str, list[str]]:
@@ -228,8 +223,12 @@ def _number(form: dict[str, list[str]], name: str, default: int) -> int:
 
 
 def _page(status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> Response:
+    return _body(status, "text/html; charset=utf-8", body, headers)
+
+
+def _body(status: int, content_type: str, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> Response:
     fixed = (
-        ("Content-Type", "text/html; charset=utf-8"),
+        ("Content-Type", content_type),
         ("Content-Length", str(len(body))),
         ("Cache-Control", "no-store"),
     )

@@ -144,11 +144,12 @@ class Rates:
             for meter in gone:
                 del self._meters[meter.queue.name]
             fresh = [meter for meter in self._meters.values() if meter.stop is None]
-            if not self._meters and not is_over:
+            is_last = not self._meters
+            if is_last and not is_over:
                 self._service = None  # under the lock: the next look starts another thread
         for meter in fresh:
             if stop.is_set():
-                return True  # the next round gives up what this one opened
+                break  # the next round gives up what this one opened
             try:
                 meter.listen()
             except ReliqError as error:
@@ -156,4 +157,4 @@ class Rates:
         for meter in gone:
             if meter.stop is not None:
                 meter.stop()
-        return bool(self._meters) and not is_over
+        return not is_last

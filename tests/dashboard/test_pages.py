@@ -107,6 +107,19 @@ def test_a_job_is_shown_with_its_history(queue: Queue, reader: Browser) -> None:
     assert "no such job" in reader.page("/job?queue=emails&id=nobody").one("main").content
 
 
+def test_errors_that_have_no_utf_8_are_shown_too(queue: Queue, reader: Browser) -> None:
+    @queue.handler
+    def fail(_: Any) -> None:
+        raise OSError("no file caf\udce9")
+
+    queue.enqueue("a", 1, max_attempts=1)
+    assert WorkerPool(queue, threads=1).run_until_empty(timeout=20)
+    for path in ("/job?queue=emails&id=a", "/dead"):
+        assert "no file caf\\udce9" in reader.page(path).one("main").content
+    for path in ("/api/job?queue=emails&id=a", "/api/jobs?queue=emails"):
+        assert "no file caf\\udce9" in reader.get(path).text
+
+
 def test_payloads_and_results_are_hidden_unless_asked_for(queue: Queue) -> None:
     queue.enqueue("a", {"password": "hunter2"})
     run_all(queue)
