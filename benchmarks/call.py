@@ -30,7 +30,7 @@ _BLOCK = 100
 
 def measure(bench: Bench) -> list[Figure]:
     """Latency of call() with an idle worker in another process, and of a GET on a pinned connection."""
-    found = bench.repeat("call", lambda: latency(bench, bench.amount(20, 6)))
+    found = bench.repeat("call", lambda: latency(bench, bench.amount(20, 4)))
     return [
         Figure("raw GET round trip, p50", "ms", found["get"]),
         Figure("call, p50", "ms", found["p50"]),

@@ -82,7 +82,7 @@ def _ask(bench: Bench, contestant: Contestant, has_results: bool = True) -> floa
 
 
 def _redis(bench: Bench) -> dict[str, float]:
-    jobs = jobs_of(bench.amount(50_000, 15_000))
+    jobs = jobs_of(bench.amount(50_000, 8_000))
     limits: list[int] = []
     with bench.storage() as storage:
         preload(storage, jobs)
@@ -107,14 +107,14 @@ def _redis(bench: Bench) -> dict[str, float]:
 def _memory(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.memory import MemoryStorage
 
-    return embedded(MemoryStorage(), bench.amount(50_000, 10_000))
+    return embedded(MemoryStorage(), bench.amount(50_000, 6_000))
 
 
 def _file(bench: Bench) -> dict[str, float]:
     from reliq.storage.sql.file import FileStorage
 
     with directory() as path:
-        return embedded(FileStorage(path / "queue"), bench.amount(50_000, 10_000))
+        return embedded(FileStorage(path / "queue"), bench.amount(50_000, 6_000))
 
 
 def embedded(storage: Storage, number: int) -> dict[str, float]:

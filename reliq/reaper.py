@@ -150,7 +150,7 @@ class Round(Service):
                 if reaped.ticks:
                     carried = self._ticker.carry_out(name, reaped.ticks, reaped.now_ms, seen)
                     changes += carried.enqueued
-                    due = carried.next_due_ms if due is None else max(due, carried.next_due_ms)
+                    due = carried.next_due_ms if due is None else min(due, carried.next_due_ms)
                 if due is not None:
                     next_due = due if next_due is None else min(next_due, due)
                 more = reaped.more

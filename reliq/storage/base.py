@@ -243,8 +243,9 @@ class Reaped(NamedTuple):
 
     ``changes``: (event name, id) for ``stalled``, ``failed``, ``cancelled`` and ``expired``;
     ``more``: the step hit its bound, call again at once; ``next_due_ms``: milliseconds until
-    the next delayed job or tick of a schedule is due, None when there is none. ``ticks``: the schedules
-    whose next tick is due (at most MAX_TICKS), earliest first; ``now_ms``: the storage's clock.
+    the next delayed job is due, or the next tick of a schedule but for ``ticks``; None when there is none.
+    ``ticks``: the schedules whose next tick is due now (at most MAX_TICKS), earliest first; ``now_ms``: the storage's
+    clock.
     """
 
     changes: list[tuple[str, str]]

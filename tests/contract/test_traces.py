@@ -131,6 +131,35 @@ def test_redis_keeps_no_trace(redis_url: str, redis_prefix: str) -> None:
         assert client.hlen(meta) < 40
 
 
+def test_redis_keeps_nothing_of_a_queue_that_is_over(redis_url: str, redis_prefix: str) -> None:
+    import redis
+
+    client = redis.Redis.from_url(redis_url, decode_responses=True)
+    storage = RedisStorage(redis_url, prefix=redis_prefix)
+    with contextlib.closing(client), contextlib.closing(storage):
+        _plain(storage)
+        _let_all_expire(storage)
+        storage.leave(QUEUE, ALICE.key)
+        left = [key for key in client.scan_iter(match=f"*{redis_prefix}*") if client.pttl(key) < 0]
+        assert left == [f"{redis_prefix}:queues"]
+        put(storage, "again")
+        assert counted(storage) == {"queued": 1}
+        run(storage)
+
+
+def test_redis_keeps_counting_where_groups_were(redis_url: str, redis_prefix: str) -> None:
+    storage = RedisStorage(redis_url, prefix=redis_prefix)
+    with contextlib.closing(storage):
+        put(storage, "first", group="g")
+        first = take_one(storage)
+        settle(storage, first)
+        _let_all_expire(storage)
+        storage.leave(QUEUE, ALICE.key)
+        put(storage, "second", group="g")
+        second = take_one(storage)
+        assert first.sequence is not None and second.sequence is not None and second.sequence > first.sequence
+
+
 def test_a_file_keeps_no_trace(tmp_path: Path) -> None:
     storages = [FileStorage(tmp_path / "queue", durability="os")]
 

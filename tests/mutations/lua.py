@@ -127,6 +127,8 @@ LUA = (
     _lua("blocked-in-the-fair-share", "blocked jobs are not claimable", "claim",
          "claimable = queued - ends().side().groups().blocked()", "claimable = queued",
          "test_blocked_jobs_do_not_count_for_the_fair_share"),
+    _lua("empty-queue-forgets-its-groups", "I43 sequence numbers rise for good", "vacancy",
+         "if switches ~= 0 or is_listened", "if is_listened", f"{_TRACES}test_redis_keeps_counting_where_groups_were"),
     _lua("side-entries-stay", "I43 no trace", "side",
          "  redis.call('HDEL', tag .. ':side', id)\n  redis.call('HDEL', tag .. ':progress', id)",
          "  redis.call('HDEL', tag .. ':progress', id)", f"{_TRACES}test_redis_keeps_no_trace"),

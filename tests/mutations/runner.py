@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +28,7 @@ _COPIED = ("reliq", "tests", "pyproject.toml")
 TIMEOUT_S = 60.0
 _BASELINE_TIMEOUT_S = 180.0
 #: Plugins that a handful of tests has no use for: to load them takes longer than the tests.
-_UNUSED = ("cacheprovider", "hypothesispytest", "randomly", "xdist")
+_UNUSED = ("cacheprovider", "hypothesispytest", "randomly", "valkey", "xdist")
 #: A test that notices says so by an assertion. Any other error means that the mutation broke the program
 #: instead of a rule (a typing error in it, say), which proves nothing.
 _NOTICED = re.compile(r"^FAILED (?P<test>\S.*?) - (?:assert\b|AssertionError|Failed: )", re.MULTILINE)
@@ -71,15 +72,19 @@ class Sandbox:
         self._server.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def pytest(self, node_ids: Sequence[str], timeout: float) -> Run:
-        """Run tests on the copy as it stands, until the first one fails."""
+    def pytest(self, node_ids: Sequence[str], timeout: float, *, keeps_bytecode: bool = False) -> Run:
+        """Run tests on the copy as it stands, until the first one fails.
+
+        ``keeps_bytecode``: what is compiled serves later runs. Never of a broken copy: a file that is mended in the
+        same second would look unchanged.
+        """
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RELIQ_", "PYTEST_"))}
         environment |= {
             "PYTHONPATH": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",  # whatever a run compiled must not survive the next mutation
             "RELIQ_TEST_REDIS_URL": self._server.url,
             "COLUMNS": "1000",
         }
+        environment["PYTHONDONTWRITEBYTECODE"] = "" if keeps_bytecode else "1"
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-rfE"]
         # Of its own: runs at the same time clear away each other's old ones, and pytest stumbles over what went.
         command += ["--basetemp", str(self.root / "temporary")]
@@ -106,7 +111,7 @@ class Sandbox:
         """Break the copy, run the tests, mend the copy."""
         began = time.monotonic()
         target = self.root / "reliq" / mutation.file
-        text = target.read_text("utf-8")
+        text, before = target.read_text("utf-8"), target.stat()
         try:
             target.write_text(mutation.applied(text), "utf-8")
             noticed, reason = judge(self.pytest(mutation.node_ids, TIMEOUT_S))
@@ -114,6 +119,7 @@ class Sandbox:
             noticed, reason = False, str(error)
         finally:
             target.write_text(text, "utf-8")
+            os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))  # its bytecode is that of before, too
         return Verdict(mutation, noticed, reason, time.monotonic() - began)
 
 
@@ -143,11 +149,12 @@ def baseline(sandboxes: Sequence[Sandbox], mutations: Iterable[Mutation]) -> lis
     """Run every selected test once on the whole package; what is red without any mutation."""
     tests = sorted({test for mutation in mutations for test in mutation.node_ids})
     runs: list[Run] = []
-    work: list[Callable[[], None]] = []
-    for number, sandbox in enumerate(sandboxes):
-        part = tests[number :: len(sandboxes)]
-        if part:
-            work.append(lambda sandbox=sandbox, part=part: runs.append(sandbox.pytest(part, _BASELINE_TIMEOUT_S)))  # type: ignore[misc]
+
+    def check(sandbox: Sandbox, part: Sequence[str]) -> None:
+        runs.append(sandbox.pytest(part, _BASELINE_TIMEOUT_S, keeps_bytecode=True))
+
+    parts = [tests[number :: len(sandboxes)] for number in range(len(sandboxes))]
+    work = [partial(check, sandbox, part) for sandbox, part in zip(sandboxes, parts, strict=True) if part]
     _together(work)
     return [run.output[-4000:] for run in runs if run.code != 0] + ["a run is missing"] * (len(work) - len(runs))
 
@@ -173,7 +180,7 @@ def try_all(
                 verdicts.append(verdict)
                 tell(verdict)
 
-    _together([lambda sandbox=sandbox: work(sandbox) for sandbox in sandboxes])  # type: ignore[misc]
+    _together([partial(work, sandbox) for sandbox in sandboxes])
     return verdicts
 
 

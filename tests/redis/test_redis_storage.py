@@ -23,7 +23,7 @@ from ..servers import RedisServer
 
 LUA = sorted(Path(scripts.__file__).parent.glob("*.lua"))
 #: Files without a transition of their own: parts that transitions include, and the prelude.
-PARTS = {"ends", "groups", "limits", "links", "prelude", "recovery", "registry", "removal", "side", "sweep"}
+PARTS = {"ends", "groups", "limits", "links", "prelude", "recovery", "registry", "removal", "side", "sweep", "vacancy"}
 SECRET = "s3cr3t-pa55"
 
 
@@ -234,7 +234,7 @@ def test_parts_are_included_by_the_scripts_that_use_them() -> None:
         needed: set[str] = set()
         todo = [text]
         while todo:
-            for part in set(re.findall(r"\b(ends|recovery|registry|removal|sweep)\(\)", todo.pop())) - needed:
+            for part in set(re.findall(r"\b(ends|recovery|registry|removal|sweep|vacancy)\(\)", todo.pop())) - needed:
                 needed.add(part)
                 todo.append((path.parent / f"{part}.lua").read_text("utf-8"))
         assert included == needed, path.name

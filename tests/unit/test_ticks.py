@@ -75,8 +75,8 @@ class _Fake:
         with self.reaped:
             self.reaps += 1
             self.reaped.notify_all()
-        due = min((each.next_ms for each in self.schedules.values()), default=None)
-        return Reaped([], False, None if due is None else max(0, due - self.now_ms), self.due(), self.now_ms)
+        later = [each.next_ms for each in self.schedules.values() if each.next_ms > self.now_ms]
+        return Reaped([], False, min(later) - self.now_ms if later else None, self.due(), self.now_ms)
 
     def queues(self) -> list[str]:
         return ["q"]

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import select
+import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -282,7 +285,7 @@ class _Stack:
         seconds, bring_about = overdue
         with self._connection() as connection:
             _send(connection, command)
-            if not connection.can_read(seconds):
+            if not _is_readable(connection, seconds):
                 bring_about()
             return connection.read_response()
 
@@ -311,6 +314,8 @@ class _Stack:
             connection.disconnect()
             if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
                 self._drop_idle()
+            if isinstance(error.__context__, BlockingIOError):  # what the client makes of the kernel's timeouts
+                raise RedisTimeoutError("the time for an answer is over") from error
             raise
         self._give_back(connection)
 
@@ -328,7 +333,7 @@ class _Stack:
             return self._connected(self._pool.make_connection(), timeout)
         if time.monotonic() - used_at > _IDLE_SECONDS:
             try:
-                if not connection.can_read(0):
+                if not _is_readable(connection, 0):
                     return connection
             except (RedisConnectionError, OSError):
                 pass
@@ -342,8 +347,7 @@ class _Stack:
         connection.socket_connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
         try:
             connection.connect()
-            if timeout is not None:
-                connection.socket_timeout = self._timeout
+            _set_timeout(connection, self._timeout)
         except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
             raise
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -368,9 +372,31 @@ def _send(connection: Any, command: tuple[Any, ...]) -> None:
 
 
 def _set_timeout(connection: Any, timeout: float) -> None:
-    # On the socket itself: the client's own way to do this differs from version to version.
-    if connection._sock is not None:
-        connection._sock.settimeout(timeout)
+    """Let the kernel watch the time.
+
+    A socket with a timeout of Python's polls before each read and write, and gives the GIL away once more for it:
+    among threads a round trip takes a third longer. TLS needs Python's, because it may read several times.
+    """
+    sock = connection._sock
+    if sock is None:
+        return
+    if type(sock) is not socket.socket:
+        sock.settimeout(timeout)
+        return
+    limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, limit)
+    if sock.gettimeout() is not None:
+        sock.settimeout(None)
+
+
+def _is_readable(connection: Any, seconds: float) -> bool:
+    sock = connection._sock
+    if type(sock) is not socket.socket:
+        return bool(connection.can_read(seconds))
+    poll = select.poll()  # the client's own way would set the timeouts anew
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 #: What a URL's query may say; how often and how long things are sent is decided here.

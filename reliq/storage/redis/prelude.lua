@@ -79,6 +79,8 @@ local BLOCKED <const> = 8
 local SLOTS <const> = 16
 local CASCADING <const> = 32
 local DELETING <const> = 64
+-- It had a group once. Compared by nobody but in vacancy.lua, where 0 is what counts.
+local GROUPED <const> = 128
 local core = redis.call('HGET', tag .. ':meta', 'core') or string.rep('\0', 69)
 local back, front, epoch, prios, listen, switches, runners, queued = struct.unpack(NUMBERS, core)
 
@@ -103,7 +105,7 @@ end
 -- Whether a record still counts: purged and expired ones are absent to every transition.
 local function is_live(r)
   local state = r[STATE]
-  if state == 'P' and (switches < DELETING or r[EPOCH] == epoch) then return true end
+  if state == 'P' and (has(switches, DELETING) == 0 or r[EPOCH] == epoch) then return true end
   if r[EPOCH] ~= epoch then return false, 'p' end
   if state == 'C' then
     -- The dedup window begins with the end of the job, on a .fifo queue with its acceptance.

@@ -1,11 +1,11 @@
--- include: ends recovery registry sweep removal
+-- include: ends recovery registry sweep removal vacancy
 -- One bounded step of upkeep. Promotes due jobs always; the rest at most twice per interval.
 --
 -- KEYS[1] tag STRING
 -- ARGV[1] skew
 -- ARGV[2] interval  ms between two reaps
 -- ARGV[3] limit     the most ids of one kind to touch
--- Returns "1" when more is to be done at once, ms until the next due job or tick or '', the clock, how many ticks
+-- Returns "1" when more is to be done at once, ms until the next due job or later tick or '', the clock, how many ticks
 --         are due and for each: name, spec, when; then per change: event, id
 local interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local has_more, changes = false, {}
@@ -31,7 +31,8 @@ local state = redis.call('HMGET', tag .. ':meta', 'last_reap', 'unfinished')
 local last = tonumber(state[1] or 0)
 -- A clock that steps back must not stop the upkeep.
 if now - last >= interval / 2 or now < last or state[2] then
-  local is_late = now - last > 2 * interval and not state[2]
+  -- Of a queue that was empty until now nothing is known: nobody had to look.
+  local is_late = last > 0 and now - last > 2 * interval and not state[2]
   local unfinished = ends().expire(limit, changes) == limit
   ends().tidy(2 * limit)
   local workers = redis.call('ZRANGE', tag .. ':workers', 0, -1, 'WITHSCORES')
@@ -59,7 +60,7 @@ if now - last >= interval / 2 or now < last or state[2] then
       break
     end
   end
-  if switches >= DELETING then unfinished = not removal().step(limit) or unfinished
+  if has(switches, DELETING) ~= 0 then unfinished = not removal().step(limit) or unfinished
   else unfinished = ends().clear_purged(limit) or unfinished end
   sweep().sweep(1)
   redis.call('HSET', tag .. ':meta', 'last_reap', string.format('%.0f', now))
@@ -69,19 +70,18 @@ if now - last >= interval / 2 or now < last or state[2] then
 end
 finish()
 local first = redis.call('ZRANGE', tag .. ':scheduled', 0, 0, 'WITHSCORES')
-local tick = redis.call('ZRANGE', tag .. ':ticks', 0, 0, 'WITHSCORES')
+local tick = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local next_due = math.min(tonumber(first[2] or '+inf'), tonumber(tick[2] or '+inf'))
 local answers = {
   (has_more or has(switches, CASCADING) ~= 0) and '1' or '0',
   next_due < math.huge and text(math.max(0, next_due - now)) or '', text(now), '0',
 }
-if tick[2] and tonumber(tick[2]) <= now then
-  local names = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_TICKS)
-  answers[4] = text(#names / 2)
-  for i = 1, #names, 2 do
-    local n = #answers
-    answers[n + 1], answers[n + 2], answers[n + 3] = names[i], redis.call('HGET', tag .. ':schedules', names[i]) or '', names[i + 1]
-  end
+local names = redis.call('ZRANGEBYSCORE', tag .. ':ticks', '-inf', now, 'WITHSCORES', 'LIMIT', 0, MAX_TICKS)
+answers[4] = text(#names / 2)
+for i = 1, #names, 2 do
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = names[i], redis.call('HGET', tag .. ':schedules', names[i]) or '', names[i + 1]
 end
 for i = 1, #changes do answers[#answers + 1] = changes[i] end
+vacancy().clear()
 return answers

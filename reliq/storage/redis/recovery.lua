@@ -16,7 +16,7 @@ local function recover(worker, ids)
   for _, job in ipairs(jobs) do
     local id, r = job[1], job[2]
     local event = 'stalled'
-    if switches >= DELETING and not is_live(r) then
+    if has(switches, DELETING) ~= 0 and not is_live(r) then
       ends().drop(id, r, 'p')
       event = 'cancelled'
     elseif has(r[FLAGS], CANCEL) ~= 0 then

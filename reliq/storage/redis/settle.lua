@@ -17,7 +17,7 @@ if switches >= CASCADING then
   if has(switches, CASCADING) ~= 0 then counts.cascade = ends().side().links().carry_on end
   -- What a deletion has yet to carry out is nobody's any more.
   for i, raw in ipairs(raws) do
-    if switches >= DELETING and raw and not is_live(decode(raw)) then raws[i] = false end
+    if has(switches, DELETING) ~= 0 and raw and not is_live(decode(raw)) then raws[i] = false end
   end
 end
 local answers, results, released, leases, seen, expires, completed = {}, {}, {}, {}, {}, {}, 0

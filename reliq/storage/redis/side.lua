@@ -49,6 +49,7 @@ local function accept(id, fixed, position, due_at)
     redis.call('ZADD', tag .. ':waiting', text(position), id)
   end
   if s.group then
+    switches = bor(switches, GROUPED)
     is_placed = groups().join(id, s)
     if state == 'Q' and not is_placed then groups().hold(id, s) end
   end

@@ -61,7 +61,7 @@ CREATE TEMP TRIGGER reap_do INSTEAD OF INSERT ON reap BEGIN
         SELECT min(at_ms) FROM (
             SELECT min(due_ms) AS at_ms FROM job
             WHERE qid = NEW.qid AND epoch = (SELECT epoch FROM queue WHERE qid = NEW.qid) AND due_ms < {never}
-            UNION ALL SELECT min(next_ms) FROM schedule WHERE qid = NEW.qid
+            UNION ALL SELECT min(next_ms) FROM schedule WHERE qid = NEW.qid AND next_ms > NEW.now_ms
         )
     );
     INSERT INTO event (qid, at_s, name, id)

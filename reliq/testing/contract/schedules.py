@@ -107,6 +107,16 @@ class ScheduleContract(ContractBase):
         assert due is not None
         assert 15_000 < due <= 20_000
 
+    def test_due_ticks_do_not_hide_what_is_due_next(self, storage: Storage) -> None:
+        storage.put_schedule(QUEUE, Schedule("due", b"", 1_000))
+        assert storage.reap(QUEUE, interval_ms=INTERVAL).next_due_ms is None
+        put(storage, "job", delay_ms=90_000)
+        storage.put_schedule(QUEUE, Schedule("later", b"", now(storage) + 95_000))
+        answer = storage.reap(QUEUE, interval_ms=INTERVAL)
+        assert [tick.name for tick in answer.ticks] == ["due"]
+        assert answer.next_due_ms is not None
+        assert 85_000 < answer.next_due_ms <= 90_000
+
     def test_a_queue_without_jobs_has_ticks(self, storage: Storage, peer: Storage) -> None:
         storage.put_schedule(OTHER, Schedule("a", b"spec", 1_000))
         assert peer.reap(OTHER, interval_ms=INTERVAL).ticks == (Schedule("a", b"spec", 1_000),)
