@@ -145,6 +145,7 @@ def queue() -> Iterator[Queue]:
 @pytest.fixture
 def screen(driver: Any, queue: Queue) -> Iterator[Screen]:
     app = Dashboard(queue.storage, allow_actions=True, show_payloads=True)
+    driver.get_log("browser")  # what another test left there
     with serving(app, is_for_browsers=True) as (host, port):
         yield Screen(driver, f"http://{host}:{port}")
         driver.get("about:blank")
