@@ -78,15 +78,18 @@ def _value(serde: Serde, data: bytes) -> Any:
         return data
 
 
-def list_jobs(queue: Queue, state: State | str | None, limit: int, cursor: str | None) -> Page:
-    """A page of ``queue``. Jobs that move between two pages may be missed or seen twice."""
+def list_jobs(queue: Queue, state: State | str | None, limit: int, cursor: str | None, *, payload: bool = True) -> Page:
+    """A page of ``queue``. Jobs that move between two pages may be missed or seen twice.
+
+    Without ``payload`` payloads, results, headers and what stands with them are not read.
+    """
     check_int("limit", limit, 1, MAX_BATCH)
     states: list[State] = [*STORED] if state is None else [_check_state(state)]
     at, inner = _parse_cursor(cursor, states)
     found: list[JobStatus] = []
     while True:
         ids, inner = queue.storage.list_ids(queue.name, states[at], inner, limit - len(found))
-        for snapshot in queue.storage.read(queue.name, ids) if ids else ():
+        for snapshot in queue.storage.read(queue.name, ids, payload=payload) if ids else ():
             status = to_status(snapshot, queue)
             if status is not None and status.state == states[at]:  # it may have moved since
                 found.append(status)

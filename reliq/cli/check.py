@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..shown import safe
 from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command, file_directory
-from .output import add_json, safe, write, write_json
+from .output import add_json, write, write_json
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

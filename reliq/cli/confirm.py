@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..shown import safe
 from .common import CommandError, UsageError
-from .output import safe
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

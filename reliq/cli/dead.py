@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..facts import job_facts
 from ..job import JobStatus
 from ..lifecycle import State
 from ..queue import Queue
@@ -14,7 +15,7 @@ from ..storage.base import MAX_BATCH
 from ..validate import MAX_ID_BYTES, check_text
 from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command
 from .confirm import add_yes, confirm
-from .jobs import add_paging, facts, tell_cursor, write_job, write_jobs
+from .jobs import add_paging, tell_cursor, write_job, write_jobs
 from .output import add_json, note, progress, write, write_json
 from .targets import add_place, add_queue, open_place, queue_name
 from .times import positive_seconds
@@ -125,7 +126,7 @@ def run_show(args: argparse.Namespace) -> int:
         found = [job for queue in queues if (job := queue.get_status(args.id)) is not None and job.state == "failed"]
         for job in found:
             if args.json:
-                write_json(facts(job, with_payload=args.payload))
+                write_json(job_facts(job, with_payload=args.payload))
             else:
                 write_job(job, with_payload=args.payload)
     if not found:

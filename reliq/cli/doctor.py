@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import ReliqError, StorageError
+from ..shown import safe
 from ..storage import registry
 from ..storage.base import Storage
 from .audit import audit, look_after
 from .common import EXIT_OK, EXIT_TROUBLE, add_command, at_least_one, file_directory
 from .findings import Finding, Level, problem, warning
-from .output import add_json, progress, safe, write, write_json
+from .output import add_json, progress, write, write_json
 from .targets import Place, add_place, add_queue, open_place, queue_name
 
 if TYPE_CHECKING:

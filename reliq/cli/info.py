@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..facts import QueueFacts, limit_remarks, queue_facts
 from ..lifecycle import STORED, State
-from ..queue import Queue
-from ..storage.base import worker_label
+from ..shown import span
 from .common import EXIT_OK, add_command
 from .output import Column, add_json, clear_screen, write, write_json, write_table
 from .targets import Place, add_place, add_queue, open_place, queue_name
-from .times import positive_seconds, span
+from .times import positive_seconds
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -33,28 +32,6 @@ exit codes: 0 done, 1 storage trouble or no such queue, 2 wrong usage
 
 #: States whose counts people see even when there are none; few queues have jobs in the others.
 _USUAL = frozenset({State.QUEUED, State.PROCESSING, State.COMPLETED, State.FAILED})
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """One worker of a queue."""
-
-    worker_id: str
-    threads: int
-    processing: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFacts:
-    """One queue. ``oldest_wait``: for how many seconds the job that comes next has been ready, None without one."""
-
-    queue: str
-    storage: str
-    is_paused: bool
-    counts: dict[str, int]
-    oldest_wait: float | None
-    limits: dict[str, Any]
-    workers: list[WorkerFacts]
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,33 +80,7 @@ def show(args: argparse.Namespace, place: Place, name: str | None, facts: Sequen
 
 def collect(place: Place, name: str | None = None) -> list[QueueFacts]:
     """The facts of one queue or of all."""
-    return [_facts(queue) for queue in place.all(name)]
-
-
-def _facts(queue: Queue) -> QueueFacts:
-    storage = queue.storage
-    # Not from an application's Queue: reading must not store the limits that it was made with.
-    limits = Queue(queue.name, storage).limits
-    return QueueFacts(
-        queue.name,
-        storage.url,
-        storage.is_paused(queue.name),
-        {state.value: count for state, count in storage.counts(queue.name).items()},
-        _oldest_wait(queue),
-        {limit: value for limit, value in limits.items() if value is not None},
-        [
-            WorkerFacts(worker_label(found.key), found.runners, found.processing)
-            for found in storage.workers(queue.name)
-        ],
-    )
-
-
-def _oldest_wait(queue: Queue) -> float | None:
-    ids, _ = queue.storage.list_ids(queue.name, State.QUEUED, None, 1)
-    for snapshot in queue.storage.read(queue.name, ids, payload=False) if ids else ():
-        if snapshot.state is State.QUEUED:
-            return max(0.0, time.time() - snapshot.updated_at_ms / 1000)
-    return None
+    return [queue_facts(queue) for queue in place.all(name)]
 
 
 def render(facts: Sequence[QueueFacts]) -> None:
@@ -160,9 +111,4 @@ def _count(state: str) -> Any:
 
 
 def _remarks(fact: QueueFacts) -> str:
-    limits = [
-        f"{name.replace('_', ' ')} {value}"
-        for name, value in fact.limits.items()
-        if (name, value) != ("group_concurrency", 1)
-    ]
-    return ", ".join([*(["paused"] if fact.is_paused else []), *limits])
+    return ", ".join([*(["paused"] if fact.is_paused else []), *limit_remarks(fact.limits)])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..facts import job_facts
 from ..job import JobStatus
 from ..lifecycle import STORED
 from ..queue import Queue
+from ..shown import age, safe, span, stamp
 from ..storage.base import MAX_BATCH
 from .common import EXIT_OK, EXIT_TROUBLE, add_command, at_least_one
-from .output import Column, add_json, note, safe, short, to_json, write, write_details, write_json, write_table
+from .output import Column, add_json, note, short, to_json, write, write_details, write_json, write_table
 from .targets import add_place, add_queue, open_place, queue_name
-from .times import age, span, stamp
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -99,7 +100,7 @@ def write_jobs(args: argparse.Namespace, jobs: Sequence[JobStatus], empty: str) 
     """Jobs as a table or as JSON lines."""
     if args.json:
         for job in jobs:
-            write_json(facts(job))
+            write_json(job_facts(job))
         return
     columns = [
         Column("id", lambda job: job.id),
@@ -121,14 +122,6 @@ def write_jobs(args: argparse.Namespace, jobs: Sequence[JobStatus], empty: str) 
     write_table(jobs, columns, empty)
 
 
-def facts(job: JobStatus, *, with_payload: bool = False) -> dict[str, Any]:
-    """A job for JSON. Payloads and results may be private: only when asked for."""
-    found = {name: getattr(job, name) for name in JobStatus.__dataclass_fields__}
-    if not with_payload:
-        del found["payload"], found["result"]
-    return found
-
-
 def run_show(args: argparse.Namespace) -> int:
     """Print one job."""
     with open_place(args) as place:
@@ -136,7 +129,7 @@ def run_show(args: argparse.Namespace) -> int:
         found = [job for queue in queues if (job := queue.get_status(args.id)) is not None]
         for number, job in enumerate(found):
             if args.json:
-                write_json(facts(job, with_payload=args.payload))
+                write_json(job_facts(job, with_payload=args.payload))
                 continue
             if number:
                 write("")

@@ -8,7 +8,23 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
-from . import cancel, check, completion, dead, demo, doctor, info, jobs, limits, reap, schedules, submit, upkeep, worker
+from . import (
+    cancel,
+    check,
+    completion,
+    dashboard,
+    dead,
+    demo,
+    doctor,
+    info,
+    jobs,
+    limits,
+    reap,
+    schedules,
+    submit,
+    upkeep,
+    worker,
+)
 from .common import EXIT_INTERRUPTED, EXIT_OK, EXIT_TROUBLE, EXIT_USAGE, CommandError, UsageError
 
 _EPILOG = """\
@@ -19,6 +35,7 @@ examples:
   reliq enqueue -q emails welcome-1 '{"to": "a@example.org"}'
   reliq ls emails --state failed              what failed for good
   reliq show welcome-1                        one job, with errors and tracebacks
+  reliq dashboard                             the same and more in a browser
   reliq doctor                                is the storage set up well, and its data in order?
 
 Where queues are: --url URL or --app MODULE:ATTRIBUTE, else the environment variables RELIQ_APP and RELIQ_URL. Times are
@@ -91,6 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
         reap,
         doctor,
         check,
+        dashboard,
         completion,
     ):
         command.add_parser(commands)

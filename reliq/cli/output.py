@@ -7,20 +7,15 @@ then; everywhere else the output is plain aligned text, the same for people, pip
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
-import dataclasses
 import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TextIO
 
-#: Ids, errors and payloads come from anybody: nothing in them may steer the terminal or turn the text around.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_LINES = re.compile("[\t\n]")
+from ..shown import plain, safe
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,7 @@ def to_json(value: Any) -> str:
 
     In ASCII, so that no character of a payload turns the text of a terminal around.
     """
-    return json.dumps(_plain(value), ensure_ascii=True)
-
-
-def safe(text: str, *, lines: bool = False) -> str:
-    """Text without control characters; with ``lines`` it may have several lines."""
-    text = _UNSAFE.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
-    return text if lines else _LINES.sub(" ", text)
+    return json.dumps(plain(value), ensure_ascii=True)
 
 
 def short(value: object, limit: int = 60) -> str:
@@ -178,25 +167,3 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty()
     except (AttributeError, ValueError):  # no stream, or a closed one
         return False
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)  # NaN and infinities are no JSON
-    if isinstance(value, bytes | bytearray | memoryview):
-        data = bytes(value)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(data).decode()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    return repr(value)

@@ -15,12 +15,12 @@ from ..job import Event
 from ..lifecycle import State
 from ..queue import Queue
 from ..reaper import Reaper
+from ..shown import span
 from ..storage.base import MAX_BATCH, worker_label
 from .audit import is_dead
 from .common import EXIT_OK, UsageError, add_command
 from .output import Column, add_json, note, write, write_json, write_table
 from .targets import Place, add_place, add_queue, open_place, queue_name
-from .times import span
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

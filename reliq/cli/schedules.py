@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from ..schedules import ScheduleInfo
+from ..shown import span, stamp
 from .common import EXIT_OK, EXIT_TROUBLE, add_command
 from .confirm import add_yes, confirm
 from .output import Column, add_json, note, short, write, write_json, write_table
 from .targets import add_place, add_queue, open_place, queue_name
-from .times import span, stamp
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

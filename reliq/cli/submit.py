@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CallTimeoutError, JobFailedError
 from ..queue import Queue
 from ..serde import RawSerde
+from ..shown import safe
 from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command, at_least_one
-from .output import add_json, note, safe, write, write_json
+from .output import add_json, note, write, write_json
 from .targets import add_place, add_queue, open_place, queue_name
 from .times import moment, positive_seconds, seconds
 

@@ -50,13 +50,14 @@ class Place:
 
     def __init__(self, storages: Sequence[Storage], queues: Sequence[Queue]) -> None:
         self.storages = storages
-        self._queues = queues
+        #: Those of an application, with their options and serdes; none where a URL said where to look.
+        self.own_queues = queues
 
     def find(self, name: str | None, *, may_be_new: bool = False) -> Queue:
         """The queue of that name, or the only one. ``may_be_new``: nobody needs to have used it before."""
         if name is None:
             return self._only(may_be_new)
-        for queue in self._queues:
+        for queue in self.own_queues:
             if queue.name == name:
                 return queue
         for storage in self.storages:
@@ -73,13 +74,13 @@ class Place:
             return [self.find(name)]
         found: list[Queue] = []
         for storage in self.storages:
-            own = {queue.name: queue for queue in self._queues if queue.storage is storage}
+            own = {queue.name: queue for queue in self.own_queues if queue.storage is storage}
             found += [own.get(each) or Queue(each, storage) for each in sorted({*own, *storage.queues()})]
         return found
 
     def _only(self, may_be_new: bool) -> Queue:
         # Of an application its own queues count, whatever else its storage holds.
-        found = list(self._queues) or self.all()
+        found = list(self.own_queues) or self.all()
         if len(found) == 1:
             return found[0]
         if found:

@@ -1,11 +1,10 @@
-"""Times as people type and read them: ``30s``, ``5m``, ``1h30m``; the one place that parses and shows them."""
+"""Times as people type them: ``30s``, ``5m``, ``1h30m``; the one place that parses them."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
@@ -44,35 +43,6 @@ def moment(text: str) -> float:
     if found.tzinfo is None:
         raise argparse.ArgumentTypeError(f"must name its zone, as {text}Z for UTC or {text}+01:00")
     return found.timestamp()
-
-
-def span(value: float) -> str:
-    """A time for people, in at most two units: ``0.4s``, ``59s``, ``5m``, ``1h 30m``, ``2d 4h``."""
-    if value < 0:
-        return f"-{span(-value)}"
-    if value < 10:
-        return f"{value:.1f}".removesuffix(".0") + "s"
-    left = round(value)
-    found: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            found.append(f"{count}{unit}")
-        elif found:
-            break
-        if len(found) == 2:
-            break
-    return " ".join(found)
-
-
-def age(at: float) -> str:
-    """How long ago ``at`` was, by this machine's clock. The clocks of storages may differ a little: never below 0."""
-    return span(max(0.0, time.time() - at))
-
-
-def stamp(at: float) -> str:
-    """A point in time for people, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 # argparse shows these names where float() and the like refuse.

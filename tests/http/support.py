@@ -95,10 +95,18 @@ class _Quiet(WSGIRequestHandler):
         pass
 
 
+class _Impatient(_Quiet):
+    timeout = 0.5
+
+
 @contextmanager
-def serving(app: Any) -> Iterator[Address]:
-    """``app`` behind the standard library's WSGI server, one thread a request."""
-    server = make_server("127.0.0.1", 0, app, _Server, _Quiet)
+def serving(app: Any, *, is_for_browsers: bool = False) -> Iterator[Address]:
+    """``app`` behind the standard library's WSGI server, one thread a request.
+
+    Browsers also open connections on which they say nothing: those must not hold a thread.
+    """
+    handler = _Impatient if is_for_browsers else _Quiet
+    server = make_server("127.0.0.1", 0, app, _Server, handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="wsgiref")
     thread.start()
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reliq import Queue, Reject, WorkerPool
+from reliq import Queue, Reject, WorkerPool, shown
 from reliq.cli import output, times
 from reliq.cli.main import main
 
@@ -446,7 +446,7 @@ def test_moments_are_parsed() -> None:
     ],
 )
 def test_spans_are_short(value: float, expected: str) -> None:
-    assert times.span(value) == expected
+    assert shown.span(value) == expected
 
 
 def test_hostile_ids_do_not_reach_the_terminal(queue: Queue, run: Run) -> None:

@@ -55,6 +55,15 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "an adapter hands requests to the endpoint, jobs to queues and commands to the worker's, and decides nothing "
         "itself",
     ),
+    "shown": ((), "how values look to people needs nothing of what they are"),
+    "facts": (
+        ("lifecycle", "job", "queue", "storage.base"),
+        "what is told of queues and jobs is read by their public face, whoever shows it",
+    ),
+    "dashboard": (
+        (*_VALUES, "validate", "queue", "storage.base", "listing", "service", "facts", "shown", "http"),
+        "it looks by the verbs and the contract, as any application could: it runs no jobs and knows no storage",
+    ),
     "cron": (("errors",), "it adapts one library"),
     "schedule": (
         ("errors", "lifecycle", "validate", "storage.base", "cron"),
@@ -83,7 +92,8 @@ FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
         ("testing", "cli", "http", "contrib", "dashboard"),
         "what runs in production needs no tools",
     ),
-    (("http",), ("contrib",), "the door is plain WSGI, whatever it is mounted in"),
+    (("http", "dashboard"), ("contrib",), "both are plain WSGI, whatever they are mounted in"),
+    (("dashboard",), ("cli",), "a browser needs no command line"),
 ]
 
 #: Client libraries: only here may they be imported when a module is loaded. A process pays for the one it uses.

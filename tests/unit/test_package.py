@@ -61,7 +61,7 @@ def test_the_command_line_loads_what_a_command_uses() -> None:
 
 
 def test_import_loads_no_door() -> None:
-    doors = "reliq.http", "reliq.contrib", "wsgiref", "flask", "django"
+    doors = "reliq.http", "reliq.contrib", "reliq.dashboard", "wsgiref", "flask", "django"
     assert _python(f"import sys, reliq; print([name for name in {doors} if name in sys.modules])") == "[]"
 
 

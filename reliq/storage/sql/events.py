@@ -97,8 +97,10 @@ class Dispatcher:
             thread = self._thread
             self._is_poked = True
             self._condition.notify()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if thread is None or thread is threading.current_thread():
+            return
+        while self.is_idle and thread.is_alive():  # whoever subscribes meanwhile keeps the thread
+            thread.join(0.1)
 
     def _run(self) -> None:
         unrenewed = 0.0
