@@ -376,9 +376,7 @@ class Queue:
         self, *, name: str | None = None, **options: Unpack[TaskArguments]
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    def task(
-        self, function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Unpack[TaskArguments]
-    ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
+    def task(self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Decorator: calls of ``function`` can be jobs, by ``.enqueue(...)``, ``.call(...)`` and ``.schedule(...)``.
 
         A queue may have many tasks; they are its handler, so it takes no other. ``name`` (the function's own) is
@@ -389,7 +387,11 @@ class Queue:
 
         if function is not None:
             return make_task(self, function, name, options)
-        return lambda function: make_task(self, function, name, options)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            return make_task(self, function, name, options)
+
+        return decorate
 
     def claim(
         self, limit: int = 1, *, timeout: float = 0.0, lease: float | None = None, worker_id: str | None = None

@@ -56,6 +56,7 @@ def assert_enqueued(queue: Queue, id: str | None = None, *, payload: Any = _UNSE
 def _differences(job: JobStatus, wanted: dict[str, Any]) -> list[str]:
     differences = []
     for name, value in wanted.items():
+        there: Any
         if name == "delay":
             there = None if job.due_at is None else round(job.due_at - job.created_at, 3)
         else:

@@ -10,6 +10,9 @@ from ..validate import check_seconds, to_ms
 MIN_STEP_S = 1.0
 MAX_STEP_S = 60.0
 STEPS = 600
+#: Workers and leases are looked at so often. A reaper that comes later than twice its interval gives workers time to
+#: report; an interval of a second would make that depend on how fast the test runs.
+UPKEEP_S = 5.0
 
 
 class FakeClock:
@@ -22,11 +25,13 @@ class FakeClock:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._reap(UPKEEP_S)  # the first look ever is a late one too
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass: due jobs get queued, leases run out, schedules tick, expired records go.
 
-        Up to ten minutes in steps of a second, longer times in steps of up to a minute.
+        Up to ten minutes in steps of a second, longer times in steps of up to a minute. A lease that ran out is
+        noticed within 5 seconds, or one step.
         """
         left = check_seconds("seconds", seconds)
         step = min(MAX_STEP_S, max(MIN_STEP_S, left / STEPS))
@@ -35,8 +40,10 @@ class FakeClock:
             passed = min(step, left)
             storage.skew_ms += to_ms(passed)
             left -= passed
-            # Its interval is below any step: a reap that came too soon after the last would do nothing.
-            Reaper(self._queue, interval=min(passed, MIN_STEP_S)).run_once()
+            self._reap(max(UPKEEP_S, step))
+
+    def _reap(self, interval: float) -> None:
+        Reaper(self._queue, interval=interval).run_once()
 
     def __repr__(self) -> str:
         return f"FakeClock({self._queue!r}, {self._queue.storage.skew_ms / 1000:+g} s)"

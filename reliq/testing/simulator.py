@@ -30,7 +30,7 @@ class _Crash(BaseException):
 
 
 class Probe:
-    """Stands where the handler reaches the outside world: each wrapped call is a step that can crash before and after."""
+    """Stands where a handler reaches the outside world: its process can die before and after each wrapped call."""
 
     def __init__(self, crash_at: int | None = None) -> None:
         self._crash_at = crash_at

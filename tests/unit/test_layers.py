@@ -51,6 +51,14 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
     ),
     "contrib": (("http", "queue"), "an adapter hands requests to the endpoint and decides nothing itself"),
+    "tasks": (
+        ("errors", "job", "options", "schedules", "serde", "validate"),
+        "a handler with names on top of the verbs: it knows no storage and no worker",
+    ),
+    "pytest_plugin": (
+        ("queue", "storage.sql.memory", "testing"),
+        "pytest loads it in every run of a machine that has reliq: what a fixture needs, that fixture loads",
+    ),
     "cron": (("errors",), "it adapts one library"),
     "schedule": (
         ("errors", "lifecycle", "validate", "storage.base", "cron"),
@@ -76,7 +84,7 @@ FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     ),
     (
         ("queue", "worker", "reaper", "service", "storage", *_VALUES),
-        ("testing", "cli", "http", "contrib", "dashboard"),
+        ("testing", "pytest_plugin", "cli", "http", "contrib", "dashboard"),
         "what runs in production needs no tools",
     ),
     (("http",), ("contrib",), "the door is plain WSGI, whatever it is mounted in"),
@@ -93,7 +101,7 @@ CLIENTS = {
     "cronsim": "cron",
 }
 #: Loaded when somebody needs what is behind them, never with the package.
-LAZY = ("cron",)
+LAZY = ("cron", "tasks", "testing")
 
 
 def modules() -> dict[str, Path]:
