@@ -376,7 +376,9 @@ class Queue:
         self, *, name: str | None = None, **options: Unpack[TaskArguments]
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    def task(self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+    def task(  # type: ignore[misc]  # mypy does not see that **options takes what Unpack names
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Any:
         """Decorator: calls of ``function`` can be jobs, by ``.enqueue(...)``, ``.call(...)`` and ``.schedule(...)``.
 
         A queue may have many tasks; they are its handler, so it takes no other. ``name`` (the function's own) is
