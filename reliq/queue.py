@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from . import message
 from .context import running
@@ -42,6 +42,9 @@ from .storage import registry
 from .storage.base import MAX_BATCH, NO_LIMITS, Enqueued, NewRecord, Snapshot, Storage
 from .validate import MAX_ID_BYTES, check_headers, check_queue_name, check_seconds, check_text, shown_rate, to_ms
 
+if TYPE_CHECKING:
+    from .tasks import Task, TaskArguments
+
 log = logging.getLogger("reliq")
 
 #: A .fifo queue takes an id for a duplicate for so many seconds after its acceptance, unless told otherwise.
@@ -53,6 +56,8 @@ _ONWARD = (State.WAITING, State.SCHEDULED, State.FAILING, State.QUEUED, State.PR
 
 Handler = Callable[[Any], Any]
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Queue:
@@ -390,6 +395,33 @@ class Queue:
 
     #: ``q.execute(fn)``, for those who prefer a call to a decorator.
     execute = handler
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self, *, name: str | None = None, **options: Unpack[TaskArguments]
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(  # type: ignore[misc]  # mypy does not see that **options takes what Unpack names
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Decorator: calls of ``function`` can be jobs, by ``.enqueue(...)``, ``.call(...)`` and ``.schedule(...)``.
+
+        A queue may have many tasks; they are its handler, so it takes no other. ``name`` (the function's own) is
+        what jobs carry: it must stay while jobs are under way. The options are those of
+        :meth:`~reliq.tasks.Task.options`. Arguments and results travel as JSON. Raises InvalidJobError.
+        """
+        from .tasks import make_task  # only those who use tasks pay for them
+
+        if function is not None:
+            return make_task(self, function, name, options)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            return make_task(self, function, name, options)
+
+        return decorate
 
     def claim(
         self, limit: int = 1, *, timeout: float = 0.0, lease: float | None = None, worker_id: str | None = None

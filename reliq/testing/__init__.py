@@ -1,11 +1,48 @@
-"""Tools for testing with reliq. They need pytest."""
+"""Tools for testing with reliq. Only ``StorageContract`` needs pytest; the fixtures are in ``reliq.pytest_plugin``."""
 
 from __future__ import annotations
 
-import pytest
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-pytest.register_assert_rewrite("reliq.testing.contract")
+if TYPE_CHECKING:
+    from .asserts import assert_enqueued
+    from .clock import FakeClock
+    from .contract import StorageContract
+    from .running import Ran, run_all, run_one
+    from .simulator import Probe, Report, simulate
 
-from .contract import StorageContract  # noqa: E402  (only what is imported later has its assertions explained)
+__all__ = [
+    "FakeClock",
+    "Probe",
+    "Ran",
+    "Report",
+    "StorageContract",
+    "assert_enqueued",
+    "run_all",
+    "run_one",
+    "simulate",
+]
 
-__all__ = ["StorageContract"]
+_HOMES = {
+    "FakeClock": ".clock",
+    "Probe": ".simulator",
+    "Ran": ".running",
+    "Report": ".simulator",
+    "StorageContract": ".contract",
+    "assert_enqueued": ".asserts",
+    "run_all": ".running",
+    "run_one": ".running",
+    "simulate": ".simulator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "StorageContract":
+        # Only what is imported later has its assertions explained.
+        import_module("pytest").register_assert_rewrite("reliq.testing.contract")
+    value = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value

@@ -64,6 +64,14 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         (*_VALUES, "validate", "queue", "storage.base", "listing", "service", "facts", "shown", "http"),
         "it looks by the verbs and the contract, as any application could: it runs no jobs and knows no storage",
     ),
+    "tasks": (
+        ("errors", "job", "options", "schedules", "serde", "validate"),
+        "a handler with names on top of the verbs: it knows no storage and no worker",
+    ),
+    "pytest_plugin": (
+        ("queue", "storage.sql.memory", "testing"),
+        "pytest loads it in every run of a machine that has reliq: what a fixture needs, that fixture loads",
+    ),
     "cron": (("errors",), "it adapts one library"),
     "schedule": (
         ("errors", "lifecycle", "validate", "storage.base", "cron"),
@@ -89,7 +97,7 @@ FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     ),
     (
         ("queue", "worker", "reaper", "service", "storage", *_VALUES),
-        ("testing", "cli", "http", "contrib", "dashboard"),
+        ("testing", "pytest_plugin", "cli", "http", "contrib", "dashboard"),
         "what runs in production needs no tools",
     ),
     (("http", "dashboard"), ("contrib",), "both are plain WSGI, whatever they are mounted in"),
@@ -108,7 +116,7 @@ CLIENTS = {
     "cronsim": "cron",
 }
 #: Loaded when somebody needs what is behind them, never with the package.
-LAZY = ("cron",)
+LAZY = ("cron", "tasks", "testing")
 
 
 def modules() -> dict[str, Path]:

@@ -1,0 +1,274 @@
+"""The helpers that reliq offers to its users' tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reliq
+from reliq import Backoff, InvalidJobError, Job, Queue, Reject
+from reliq.pytest_plugin import MakeQueue, ReliqWorker
+from reliq.testing import FakeClock, Probe, Ran, assert_enqueued, run_all, run_one, simulate
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def echo(reliq_queue: Queue) -> Queue:
+    reliq_queue.handler(lambda job: job.payload)
+    return reliq_queue
+
+
+# -- running --------------------------------------------------------------------------
+
+
+def test_run_one_runs_the_next_job(echo: Queue) -> None:
+    assert run_one(echo) is None
+    echo.enqueue_many([("a", 1), ("b", 2)])
+    assert run_one(echo) == Ran("a", "completed", 1)
+    assert run_one(echo) == Ran("b", "completed", 2)
+    assert echo.get_result("b") == 2
+
+
+def test_run_one_without_a_handler_is_refused(reliq_queue: Queue) -> None:
+    with pytest.raises(InvalidJobError, match="has no handler"):
+        run_one(reliq_queue)
+
+
+def test_what_a_handler_raises_is_an_outcome(reliq_queue: Queue, reliq_worker: ReliqWorker) -> None:
+    @reliq_queue.handler
+    def fail(job: Job) -> None:
+        raise Reject("never") if job.payload else ValueError("not now")
+
+    reliq_queue.enqueue_many([("a", False), ("b", True)])
+    ran = reliq_worker.run_all()
+    assert [(each.id, each.state, str(each.error)) for each in ran] == [
+        ("a", "failing", "not now"),
+        ("b", "failed", "never"),
+    ]
+
+
+def test_run_all_also_runs_what_handlers_enqueue_and_ends(reliq_queue: Queue) -> None:
+    @reliq_queue.handler
+    def count_down(job: Job) -> None:
+        if job.payload:
+            reliq_queue.enqueue(None, job.payload - 1)
+
+    reliq_queue.enqueue(None, 3)
+    assert len(run_all(reliq_queue)) == 4
+    reliq_queue.enqueue(None, 10**6)
+    with pytest.raises(AssertionError, match="still has jobs after 5 runs"):
+        run_all(reliq_queue, max_runs=5)
+
+
+def test_queues_of_a_test_share_a_storage(make_reliq_queue: MakeQueue) -> None:
+    a, b = make_reliq_queue("a", max_attempts=9), make_reliq_queue("b")
+    assert a.storage is b.storage
+    a.enqueue("1")
+    assert_enqueued(a, "1", max_attempts=9)
+
+
+# -- assertions -----------------------------------------------------------------------
+
+
+def test_assert_enqueued_tells_what_differs(reliq_queue: Queue) -> None:
+    with pytest.raises(AssertionError, match="the queue is empty"):
+        assert_enqueued(reliq_queue)
+    reliq_queue.enqueue("a", {"n": 1}, priority=2)
+    reliq_queue.enqueue("b", {"n": 2}, delay=30)
+    assert assert_enqueued(reliq_queue, payload={"n": 1}).id == "a"
+    assert assert_enqueued(reliq_queue, delay=30).id == "b"
+    with pytest.raises(AssertionError) as caught:
+        assert_enqueued(reliq_queue, payload={"n": 1}, priority=3)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "no job of queue 'default' has priority=3, payload={'n': 1}"
+    assert lines[1] == "  'a' (queued): priority is 2, not 3"
+    assert lines[2].startswith("  'b' (scheduled): priority is 0, not 3; payload is {'n': 2}")
+    with pytest.raises(InvalidJobError, match="no field 'prioritty'"):
+        assert_enqueued(reliq_queue, prioritty=3)
+
+
+# -- the clock ------------------------------------------------------------------------
+
+
+def test_the_clock_drives_delays(echo: Queue, reliq_clock: FakeClock) -> None:
+    echo.enqueue("1", delay=3600)
+    reliq_clock.advance(3500)
+    assert run_one(echo) is None
+    reliq_clock.advance(101)
+    assert run_one(echo) is not None
+
+
+def test_the_clock_drives_backoff_to_the_dead_letters(make_reliq_queue: MakeQueue) -> None:
+    queue = make_reliq_queue(backoff=Backoff(base=100, factor=2, jitter=0), max_attempts=3)
+    queue.handler(lambda job: 1 / 0)
+    clock = FakeClock(queue)
+    queue.enqueue("1")
+    states = []
+    for seconds in (101, 201, 1):
+        [ran] = run_all(queue)
+        states.append(ran.state)
+        clock.advance(seconds)
+    assert states == ["failing", "failing", "failed"]
+
+
+def test_the_clock_drives_leases(make_reliq_queue: MakeQueue) -> None:
+    queue = make_reliq_queue(visibility_timeout=20)
+    queue.handler(lambda job: job.payload)
+    clock = FakeClock(queue)
+    queue.enqueue("1")
+    [held] = queue.claim()
+    clock.advance(19)
+    assert queue.counts()["processing"] == 1
+    clock.advance(6)
+    assert run_one(queue) is not None
+    with pytest.raises(reliq.LeaseLostError):
+        held.complete()
+
+
+def test_the_clock_drives_schedules(echo: Queue, reliq_clock: FakeClock) -> None:
+    echo.schedule("hourly", every=3600)
+    reliq_clock.advance(DAY)
+    assert len(run_all(echo)) == 24
+
+
+def test_the_clock_drives_ttls(echo: Queue, reliq_clock: FakeClock) -> None:
+    echo.enqueue("1", result_ttl=50)
+    run_all(echo)
+    reliq_clock.advance(60)
+    assert echo.get_status("1") is None
+
+
+# -- the simulator --------------------------------------------------------------------
+
+
+def careless(probe: Probe) -> Callable[[Job], Any]:
+    send = probe.wrap(lambda to: None, "send")
+    return lambda job: send(job.payload)
+
+
+def once_by_key(probe: Probe) -> Callable[[Job], Any]:
+    rows: dict[str, Any] = {}
+    put = probe.wrap(rows.__setitem__, "put", repeatable=True)
+    return lambda job: put(job.id, job.payload)
+
+
+def marks_first(probe: Probe) -> Callable[[Job], Any]:
+    done: set[str] = set()
+    mark = probe.wrap(done.add, "mark", repeatable=True)
+    send = probe.wrap(lambda to: None, "send")
+
+    def handler(job: Job) -> None:
+        if job.id not in done:
+            mark(job.id)
+            send(job.payload)
+
+    return handler
+
+
+def test_a_careless_handler_repeats_its_effect() -> None:
+    report = simulate(careless, "ada")
+    assert not report.is_idempotent
+    assert report.repeated == {"send('ada')"}
+    assert report.missing == set()
+    bad = [each.crash for each in report.scenarios if not each.is_safe]
+    assert bad == ["after send('ada')", "after the handler, before the settle"]
+    assert "BAD crash after send('ada')\n       happened again: send('ada')" in str(report)
+
+
+def test_a_handler_that_marks_first_loses_its_effect() -> None:
+    report = simulate(marks_first, "ada")
+    assert report.missing == {"send('ada')"}
+    assert report.repeated == set()
+
+
+def test_an_idempotent_handler_passes_every_crash() -> None:
+    report = simulate(once_by_key, "ada")
+    assert report.is_idempotent, report
+    assert len(report.scenarios) == 5  # before, around its one effect, around the settle
+    assert report.effects == ("put('simulated', 'ada')",)
+
+
+def test_a_handler_that_fails_after_redelivery_is_not_idempotent() -> None:
+    def make(probe: Probe) -> Callable[[Job], Any]:
+        rows: set[str] = set()
+
+        def insert(key: str) -> None:
+            if key in rows:
+                raise KeyError("unique")
+            rows.add(key)
+
+        wrapped = probe.wrap(insert)
+        return lambda job: wrapped(job.id)
+
+    report = simulate(make)
+    assert not report.is_idempotent
+    assert "KeyError: 'unique'" in str(report)
+
+
+def test_a_handler_that_catches_its_crash_does_nothing_more() -> None:
+    def make(probe: Probe) -> Callable[[Job], Any]:
+        first = probe.wrap(lambda: None, "first", repeatable=True)
+        second = probe.wrap(lambda: None, "second", repeatable=True)
+
+        def handler(job: Job) -> None:
+            try:
+                first()
+            finally:
+                second()
+
+        return handler
+
+    assert simulate(make).is_idempotent
+
+
+def test_what_cannot_be_simulated_is_refused() -> None:
+    with pytest.raises(InvalidJobError, match="called no effect"):
+        simulate(lambda probe: lambda job: None)
+    with pytest.raises(ZeroDivisionError):
+        simulate(lambda probe: lambda job: 1 / 0)
+
+
+# -- the plugin -----------------------------------------------------------------------
+
+
+def test_the_plugin_loads_no_storage_and_no_contract_until_a_fixture_is_used() -> None:
+    code = (
+        "import sys, reliq.pytest_plugin; "
+        "print([name for name in ('sqlite3', 'redis', 'reliq.testing', 'reliq.worker') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_helpers_need_no_pytest() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from reliq import Queue\n"
+        "from reliq.testing import run_one\n"
+        "with Queue('q', 'memory://') as q:\n"
+        "    q.handler(lambda job: job.payload)\n"
+        "    q.enqueue('1', 5)\n"
+        "    print(run_one(q).result)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "5", done.stderr
+
+
+def test_a_users_test_gets_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(reliq_queue, reliq_worker, reliq_clock, assert_enqueued):\n"
+        "    reliq_queue.handler(lambda job: job.payload)\n"
+        "    reliq_queue.enqueue('1', 'x', delay=5)\n"
+        "    assert_enqueued(reliq_queue, '1', payload='x', delay=5)\n"
+        "    reliq_clock.advance(6)\n"
+        "    assert [ran.result for ran in reliq_worker.run_all()] == ['x']\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
