@@ -26,6 +26,11 @@ NOT_RUN: dict[tuple[str, str], str] = {
 }
 #: Pages whose blocks another test runs: page to that test.
 ELSEWHERE: dict[str, str] = {
+    **{
+        f"docs/coming_from/{name}.rst": "tests/unit/test_docs_tasks.py runs its doctests; its Python is the other library's"
+        for name in ("celery", "dramatiq", "huey", "rq")
+    },
+    "docs/howto/dashboard.rst": "mounts in servers that are not here; tests/dashboard/ serves it under a prefix",
     "docs/howto/django.rst": "tests/web/test_django.py: in a project, with the files that it shows",
     "docs/howto/flask.rst": "tests/web/test_flask.py: in an application, with the files that it shows",
 }
