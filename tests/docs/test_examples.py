@@ -27,7 +27,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
 #: Pages whose blocks another test runs: page to that test.
 ELSEWHERE: dict[str, str] = {
     **{
-        f"docs/coming_from/{name}.rst": "tests/unit/test_docs_tasks.py runs its doctests; its Python is the other library's"
+        f"docs/coming_from/{name}.rst": "tests/unit/test_docs_tasks.py has its doctests; the rest is the other's"
         for name in ("celery", "dramatiq", "huey", "rq")
     },
     "docs/howto/dashboard.rst": "mounts in servers that are not here; tests/dashboard/ serves it under a prefix",
