@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .errors import InvalidJobError
 from .job import Event, Job
@@ -15,6 +15,21 @@ log = logging.getLogger("reliq")
 Listener = Callable[[Event], object]
 #: Makes what a run of a job happens inside of.
 Around = Callable[[Job], AbstractContextManager[object]]
+
+
+class Run(NamedTuple):
+    """How one run of a job ended, for :meth:`WorkerPool.observe`.
+
+    ``outcome``: the name of its event (``completed`` ``failing`` ``failed`` ``requeued`` ``cancelled``), or ``lost``
+    when the lease was lost and the outcome dropped. ``seconds``: how long it ran.
+    """
+
+    outcome: str
+    seconds: float
+
+
+#: Told the name of a queue and the runs of its jobs that were settled together.
+Observer = Callable[[str, Sequence[Run]], object]
 
 
 class Gate(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -85,6 +86,11 @@ class Reaper:
             self._rounds = []
         return all(ended)
 
+    @property
+    def reaped_at(self) -> float:
+        """When every storage had last been looked after without an error, monotonic; infinite before the start."""
+        return min((each.reaped_at for each in self._rounds), default=math.inf)
+
     def watch(self, queues: Sequence[str]) -> None:
         """Look after these queues of the Storage from now on."""
         self._names = tuple(check_queue_name(name) for name in queues)
@@ -123,6 +129,8 @@ class Round(Service):
         self._ticker = Ticker(storage, emitter.emit)
         self._bell: Doorbell | None = None
         self._belled: tuple[str, ...] = ()
+        #: The last round without an error, or when this was made; monotonic.
+        self.reaped_at = time.monotonic()
 
     def watch(self, names: tuple[str, ...]) -> None:
         """As :meth:`Reaper.watch`; the thread looks at once."""
@@ -178,6 +186,7 @@ class Round(Service):
                     began = time.monotonic()
                     _, next_due = self.reap()
                     failures = 0
+                    self.reaped_at = time.monotonic()
                     if self._outage.is_on:
                         self._outage.over("reap")
                     pause = self._interval if next_due is None else min(self._interval, _until_due(next_due))

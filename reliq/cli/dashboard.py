@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import logging
 import signal
-import socket
-import socketserver
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .common import EXIT_OK, CommandError, UsageError, add_command
+from .common import EXIT_OK, UsageError, add_command
 from .output import note, write
+from .serving import in_url, serving
 from .targets import add_place, open_place
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
-    from wsgiref.simple_server import WSGIServer
 
 _EPILOG = """\
 examples:
@@ -30,8 +27,6 @@ It has no users of its own: whoever reaches the address may do what it allows. O
 authentication in front, or mount reliq.dashboard.Dashboard in an application of yours.
 exit codes: 0 ended by SIGINT or SIGTERM, 1 storage trouble or the address is taken, 2 wrong usage
 """
-#: A client that says nothing for so long is cut off: it would hold a thread.
-_SILENCE_SECONDS = 30.0
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,21 +64,20 @@ def run(args: argparse.Namespace) -> int:
             show_payloads=args.show_payloads,
             hosts=hosts,
         )
-        server = _serve(args.host, args.port, dashboard)
         # A signal's handler may not ask the server to stop: it would wait for the thread that it interrupts.
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, end) for number in numbers}
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="reliq-dashboard", daemon=True)
-        thread.start()
         try:
-            write(f"http://{_shown(args.host)}:{server.server_port}/")
-            note("Ctrl-C ends it" if args.allow_actions else "read-only (--allow-actions changes that); Ctrl-C ends it")
-            while not stop.wait(0.2):  # a signal that comes just before a wait does not end it
-                pass
+            with serving(args.host, args.port, dashboard, "dashboard") as port:
+                write(f"http://{in_url(args.host)}:{port}/")
+                note(
+                    "Ctrl-C ends it"
+                    if args.allow_actions
+                    else "read-only (--allow-actions changes that); Ctrl-C ends it"
+                )
+                while not stop.wait(0.2):  # a signal that comes just before a wait does not end it
+                    pass
         finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
             dashboard.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -98,7 +92,7 @@ def _hosts(host: str, more: list[str]) -> list[str]:
         if not more:
             raise UsageError(f"{host} is every address of this machine: say --allow-host NAME, by which it answers")
         return [*LOOPBACK, *more]
-    return [*LOOPBACK, _shown(host), *more]
+    return [*LOOPBACK, in_url(host), *more]
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -106,36 +100,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _shown(host: str) -> str:
-    """The address as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host
-
-
-def _serve(host: str, port: int, app: Any) -> WSGIServer:
-    # Only whoever serves pays for these.
-    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-    log = logging.getLogger("reliq.dashboard")
-
-    class Server(socketserver.ThreadingMixIn, WSGIServer):
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def handle_error(self, *_: Any) -> None:
-            log.debug("a client hung up")
-
-    class Handler(WSGIRequestHandler):
-        timeout = _SILENCE_SECONDS
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            log.debug(format, *arguments)
-
-    try:
-        return make_server(host, port, app, Server, Handler)
-    except OSError as error:
-        raise CommandError(f"cannot listen on {_shown(host)}:{port}: {error.strerror or error}") from None
 
 
 def _port(text: str) -> int:

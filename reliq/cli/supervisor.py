@@ -24,6 +24,7 @@ from ..identity import default_worker_label
 from ..queue import Queue
 from .child import Child
 from .common import EXIT_OK, EXIT_TROUBLE, EXIT_USAGE
+from .probes import Address
 
 log = logging.getLogger("reliq.cli")
 
@@ -62,7 +63,7 @@ class Supervisor:
 
     ``passes_label``: whether the children take their label from ``--worker-id`` (a WorkerPool of
     the user's own has one already). ``reloads``: whether :meth:`reload` will be called, so that a child that
-    cannot start waits for the next change.
+    cannot start waits for the next change. ``http``: where the first child answers probes, the others next to it.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Supervisor:
         passes_label: bool = True,
         until_empty: bool = False,
         reloads: bool = False,
+        http: Address | None = None,
     ) -> None:
         self._queues = queues
         self._arguments = arguments
@@ -83,6 +85,7 @@ class Supervisor:
         self._passes_label = passes_label
         self._until_empty = until_empty
         self._reloads = reloads
+        self._http = http
         self._changed_at: float | None = None
         self._bell: socket.socket | None = None
         self._signals: list[int] = []
@@ -144,7 +147,8 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         slot.incarnations += 1
         named = ["--worker-id", f"{self._base}-{slot.number}.{slot.incarnations}"] if self._passes_label else []
-        slot.child = Child([*named, *self._arguments])
+        probes = [] if self._http is None else ["--http", self._http.of(slot.number)]
+        slot.child = Child([*named, *probes, *self._arguments])
         log.info("worker process %d started, pid %d", slot.number, slot.child.pid)
 
     def _bury(self, slot: _Slot, child: Child, code: int) -> None:

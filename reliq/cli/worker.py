@@ -19,6 +19,7 @@ from ..worker.signals import SIGNALS
 from .apps import load_target
 from .child import PARENT_FD, tell_parent
 from .common import EXIT_OK, EXIT_TROUBLE, UsageError, add_command, at_least_one, is_memory
+from .probes import Address, probes
 from .reload import watch_code
 from .supervisor import EXIT_REPLACE, Supervisor
 from .times import positive_seconds, seconds
@@ -92,6 +93,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how long a stop lets running jobs go on before it gives them back (default: 30s, with --reload 5s)",
     )  # fmt: skip
     parser.add_argument("--reload", action="store_true", help="start anew when a .py file of the application changes")
+    parser.add_argument(
+        "--http", type=Address, metavar="[HOST]:PORT",
+        help="answer /healthz and /metrics (the extra prometheus) here; HOST is the loopback unless given; with "
+        "--processes the n-th process listens on PORT + n - 1",
+    )  # fmt: skip
     parser.add_argument("--log-level", choices=_LEVELS, default="INFO", help="what goes to stderr (default: INFO)")
     parser.add_argument(
         "--url",
@@ -129,6 +135,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> int:
     pool = target if isinstance(target, WorkerPool) else _make_pool(args, target)
+    with probes(args.http, pool):
+        return _run_pool(args, pool)
+
+
+def _run_pool(args: argparse.Namespace, pool: WorkerPool) -> int:
     if args.parent_fd is None:
         return _work(args, pool, EXIT_OK)
     tell_parent(args.parent_fd, pool)
@@ -213,6 +224,7 @@ def _supervise(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> in
         passes_label=not isinstance(target, WorkerPool),
         until_empty=args.until_empty,
         reloads=args.reload,
+        http=args.http,
     )
     if not args.reload:
         return supervisor.run()

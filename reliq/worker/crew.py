@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ..hooks import Emitter
+from ..hooks import Emitter, Observer
 from ..job import Event
 from ..reaper import Reaper
 from ..storage.base import Storage, Worker
+from .health import CrewHealth
 from .heartbeat import Heartbeat
 from .ledger import EVERYTHING, Batch, Ledger, Which
 from .monitor import Monitor
@@ -47,6 +48,7 @@ class Crew:
         report: Callable[[Event], None],
         exhausted: Callable[[], None],
         reaper: Reaper | None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.sources = tuple(sources)
         self.ledger = Ledger()
@@ -56,7 +58,7 @@ class Crew:
         self._report = report
         self._exhausted = exhausted
         self._outage = Outage(storage.url or type(storage).__name__, report)
-        self._settler = Settler(self.ledger, worker, self._outage, emitter, report)
+        self._settler = Settler(self.ledger, worker, self._outage, emitter, report, observers)
         self._turnstile = Turnstile(storage, sources)
         self._heartbeat = Heartbeat(self._name("heartbeat"), worker, self.ledger, sources, self._outage)
         self._monitor = Monitor(self._name("monitor"), self.ledger, self._settler, self._replace)
@@ -101,6 +103,20 @@ class Crew:
         self._turnstile.change(sources)
         if self._reaper is not None:
             self._reaper.watch([source.name for source in sources])
+
+    # -- how it goes ------------------------------------------------------------------
+
+    def health(self) -> CrewHealth:
+        """How long ago its loops last got through to the storage."""
+        now = time.monotonic()
+        busy = self.ledger.busy()
+        # A runner that has just settled is about to claim, however long its job ran. While all run jobs, none claims.
+        moved_at = now if busy >= self._worker.runners else self._settler.settled_at
+        ages = {
+            source.name: (now - max(source.claimed_at, moved_at), now - source.beaten_at) for source in self.sources
+        }
+        reaped = None if self._reaper is None else max(0.0, now - self._reaper.reaped_at)
+        return CrewHealth(ages, reaped, busy, self.storage.fallback_ms / 1000)
 
     # -- stopping, step by step -------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Heartbeat(Periodic):
         except Exception as error:
             self._outage.failed(error, "heartbeat", source.name)
             return
+        source.beaten_at = time.monotonic()
         if self._outage.is_on:
             self._outage.over("heartbeat")
         if answer.lost or answer.cancelled:

@@ -50,9 +50,12 @@ _UNSTARTED, _RUNNING, _OUTCOME, _SETTLING, _GONE = Phase
 
 
 class Entry:
-    """One claimed job. ``finished`` is set from OUTCOME on; ``envelope`` when it has a time limit."""
+    """One claimed job. ``finished`` is set from OUTCOME on; ``envelope`` when it has a time limit.
 
-    __slots__ = ("batch", "claimed", "deadline", "envelope", "finished", "phase", "signal")
+    ``began`` and ``ended``: its run, by the ledger's clock; None for what did not happen.
+    """
+
+    __slots__ = ("batch", "began", "claimed", "deadline", "ended", "envelope", "finished", "phase", "signal")
 
     def __init__(self, claimed: Claimed, batch: Batch) -> None:
         self.claimed = claimed
@@ -62,6 +65,8 @@ class Entry:
         self.finished: Finished | None = None
         self.deadline = math.inf
         self.envelope: Message | None = None
+        self.began: float | None = None
+        self.ended: float | None = None
 
     @property
     def key(self) -> tuple[str, bytes, int]:
@@ -331,6 +336,13 @@ class Ledger:
                 for entry in batch.entries
             )
 
+    # -- whoever asks how it goes ------------------------------------------------------
+
+    def busy(self) -> int:
+        """How many runners are inside of a handler."""
+        with self._lock:
+            return sum(batch.running is not None for batch in self._batches.values())
+
     # -- a stop -----------------------------------------------------------------------
 
     @property
@@ -413,7 +425,7 @@ class Ledger:
             if entry.phase is _UNSTARTED:
                 entry.phase = _RUNNING
                 batch.running = entry
-                batch.moved_at = now
+                batch.moved_at = entry.began = now
                 return entry
         return None
 
@@ -422,7 +434,7 @@ class Ledger:
             return False
         batch = entry.batch
         batch.running = None
-        batch.moved_at = now
+        batch.moved_at = entry.ended = now
         if not batch.outcomes:
             batch.waiting_since = now
         entry.finished = finished

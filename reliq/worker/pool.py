@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from ..errors import InvalidJobError, ReliqError
-from ..hooks import Emitter, Listener
+from ..hooks import Emitter, Listener, Observer
 from ..identity import default_worker_label, unique_name
 from ..job import Event
 from ..queue import Queue
@@ -24,6 +25,7 @@ from ..validate import MAX_WORKER_ID_BYTES, check_int, check_items, check_second
 from .batching import MAX_SIZE, BatchSize
 from .crew import Crew, until
 from .execution import AfterExecution, Executor
+from .health import Health, health_of
 from .ledger import ENDING, EVERYTHING
 from .signals import StopSignals
 from .source import Source
@@ -80,6 +82,7 @@ class WorkerPool:
             "started", "stopped", "processing", "completed", "failing", "failed", "requeued", "cancelled",
             "stalled", "error",
         )  # fmt: skip
+        self._observers: list[Observer] = []
         self._lock = threading.Lock()
         #: Held while a queue is added or removed.
         self._changing = threading.Lock()
@@ -106,6 +109,30 @@ class WorkerPool:
         """Call ``listener(event)``: ``started`` ``stopped`` ``processing`` ``completed`` ``failing`` ``failed``
         ``requeued`` ``cancelled`` ``stalled`` ``error`` or ``*``; returns the way to stop it."""
         return self._emitter.on(event, listener)
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call ``observer(queue_name, runs)`` with the runs of jobs that were settled together, each a
+        :class:`~reliq.hooks.Run`; returns the way to stop it.
+
+        Once per batch, on the pool's threads: what counts jobs costs a busy pool less here than by :meth:`on`.
+        """
+        self._observers.append(observer)
+
+        def off() -> None:
+            with contextlib.suppress(ValueError):
+                self._observers.remove(observer)
+
+        return off
+
+    def health(self) -> Health:
+        """Whether its loops (claims, heartbeat, reaper) got through to the storage lately: within ``worker_ttl``, or
+        10 s if that is more; for claims, besides, as long as an idle pool waits between looks. Asks no storage."""
+        if self._pid != os.getpid():
+            return Health("not started")
+        if self._stopped.is_set():
+            return Health("stopped")
+        crews = [crew.health() for crew in self._crews]
+        return health_of(crews, self.threads, self.worker.ttl_ms / 1000, self._is_stopping)
 
     # -- life -------------------------------------------------------------------------
 
@@ -332,7 +359,9 @@ class WorkerPool:
             for name in ("stalled", "failed", "cancelled", "error"):
                 reaper.on(name, self._report)
         sources = [self._make_source(storage, queue) for queue in queues]
-        return Crew(storage, sources, self.worker, self._emitter, self._report, self._exhausted, reaper)
+        return Crew(
+            storage, sources, self.worker, self._emitter, self._report, self._exhausted, reaper, self._observers
+        )
 
     def _make_source(self, storage: Storage, queue: Queue) -> Source:
         handler = queue.function

@@ -95,6 +95,7 @@ class Runner(Service):
             self._ledger.enter(serial, ())
             self._suspect()
             raise
+        source.claimed_at = time.monotonic()
         if claim.wait_ms is not None:
             self._turnstile.hold(source, claim.wait_ms / 1000)
         batch = self._ledger.enter(serial, claim.jobs)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 
 from ..errors import StorageError
-from ..hooks import Emitter
+from ..hooks import Emitter, Observer, Run
 from ..job import Event
 from ..lifecycle import State
 from ..storage.base import MAX_BATCH, Settled, Verb, Worker
@@ -22,17 +24,24 @@ _MAY_PASS = (StorageError, OSError, MemoryError)
 
 
 class Settler:
-    """Settles entries that its caller took from the ledger. Safe from any thread."""
+    """Settles entries that its caller took from the ledger. Safe from any thread.
+
+    ``observers`` may grow and shrink while it is used.
+    """
 
     def __init__(
-        self, ledger: Ledger, worker: Worker, outage: Outage, emitter: Emitter, report: Callable[[Event], None]
-    ) -> None:
+        self, ledger: Ledger, worker: Worker, outage: Outage, emitter: Emitter, report: Callable[[Event], None],
+        observers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._worker = worker
         self._outage = outage
         self._emitter = emitter
         self._report = report
+        self._observers = observers
         self._failures = 0
+        #: When the storage last took outcomes, monotonic.
+        self.settled_at = -math.inf
 
     def settle(self, entries: Sequence[Entry]) -> bool:
         """One storage call per queue. False when the storage failed: the ledger keeps those outcomes for later."""
@@ -103,6 +112,7 @@ class Settler:
 
     def _settled(self, source: Source, entries: Sequence[Entry], answers: Sequence[Settled]) -> None:
         self._failures = 0
+        self.settled_at = time.monotonic()
         if self._outage.is_on:
             self._outage.over("settle")
         self._ledger.settled(entries)
@@ -110,25 +120,49 @@ class Settler:
         for entry, answer in zip(entries, answers, strict=True):
             if answer.state is not State.COMPLETED or tell_completed:
                 self._tell(source.name, entry, answer)
+        if self._observers:
+            self._observed(source.name, entries, answers)
+
+    def _observed(self, queue: str, entries: Sequence[Entry], answers: Sequence[Settled]) -> None:
+        """Tell of a batch at once: a call for each job would cost as much as a job that does nothing."""
+        now = self.settled_at
+        runs = [
+            # A run that a time limit or a stop took from its handler has no end of its own.
+            Run(_outcome(entry, answer), (now if entry.ended is None else entry.ended) - entry.began)
+            for entry, answer in zip(entries, answers, strict=True)
+            if entry.began is not None
+        ]
+        for observe in tuple(self._observers) if runs else ():
+            try:
+                observe(queue, runs)
+            except BaseException:  # whatever it raises, a runner must not end by it
+                log.exception("an observer of queue %r raised; the jobs are not affected", queue)
 
     def _tell(self, queue: str, entry: Entry, answer: Settled) -> None:
         claimed = entry.claimed
-        state = answer.state
         finished = entry.finished
-        if state is None or finished is None:
+        name = _outcome(entry, answer)
+        if name == "lost" or finished is None:
             log.warning("job %r of queue %r: the lease was lost, its outcome is dropped", claimed.id, queue)
             return
-        if state is State.COMPLETED:
-            name = "completed"
-        elif state is State.FAILED:
-            name = "failed"
+        if name == "failed":
             log.error(
                 "job %r of queue %r is a dead letter after attempt %d of %d",
                 claimed.id, queue, claimed.attempts, claimed.max_attempts, exc_info=finished.error,
             )  # fmt: skip
-        elif state is State.ABSENT:
-            name = "cancelled"
-        else:
-            name = "requeued" if finished.outcome.verb is Verb.RELEASE else "failing"
         if self._emitter.has(name):
             self._report(Event(name, queue, claimed.id, finished.result, finished.error, claimed.attempts))
+
+
+def _outcome(entry: Entry, answer: Settled) -> str:
+    """What became of a job, by the name of its event; ``lost`` has none."""
+    state = answer.state
+    if state is State.COMPLETED:
+        return "completed"
+    if state is None or entry.finished is None:
+        return "lost"
+    if state is State.FAILED:
+        return "failed"
+    if state is State.ABSENT:
+        return "cancelled"
+    return "requeued" if entry.finished.outcome.verb is Verb.RELEASE else "failing"

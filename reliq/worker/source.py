@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 
 from ..storage.base import Storage
@@ -14,7 +15,8 @@ from .execution import Executor
 class Source:
     """What it takes to claim, run and settle jobs of one queue.
 
-    ``looked_at``: the last claim, monotonic; ``held_until``: when a rate limit has its next token, as far
+    ``looked_at``: the last claim, monotonic; ``claimed_at`` and ``beaten_at``: the last claim and heartbeat that the
+    storage answered (at first: when this was made); ``held_until``: when a rate limit has its next token, as far
     as this pool knows, -inf while none holds it; ``is_closed``: the pool gave the queue up, what is claimed is handed
     back; ``is_left``: nor is anything claimed any more, the pool signs off (set under the ledger's lock).
     """
@@ -25,6 +27,8 @@ class Source:
     executor: Executor
     size: BatchSize = field(default_factory=BatchSize)
     looked_at: float = -math.inf
+    claimed_at: float = field(default_factory=time.monotonic)
+    beaten_at: float = field(default_factory=time.monotonic)
     held_until: float = -math.inf
     is_closed: bool = False
     is_left: bool = False

@@ -55,6 +55,10 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "an adapter hands requests to the endpoint, jobs to queues and commands to the worker's, and decides nothing "
         "itself",
     ),
+    "contrib.prometheus": (
+        ("errors", "facts", "hooks", "job", "queue", "storage.base", "worker.pool"),
+        "it counts by the hooks of queues and pools and reads what everybody is shown",
+    ),
     "shown": ((), "how values look to people needs nothing of what they are"),
     "facts": (
         ("lifecycle", "job", "queue", "storage.base"),
@@ -114,6 +118,8 @@ CLIENTS = {
     "click": "contrib.flask",
     "django": "contrib.django",
     "cronsim": "cron",
+    "prometheus_client": "contrib.prometheus",
+    "opentelemetry": "contrib.opentelemetry",
 }
 #: Loaded when somebody needs what is behind them, never with the package.
 LAZY = ("cron", "tasks", "testing")
