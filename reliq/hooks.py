@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,11 @@ log = logging.getLogger("reliq")
 Listener = Callable[[Event], object]
 #: Makes what a run of a job happens inside of.
 Around = Callable[[Job], AbstractContextManager[object]]
+
+
+#: Makes what a call that sends jobs happens inside of, from the verb (``enqueue``, ``enqueue_many``, ``call``), and the
+#: id and the number of the jobs; it yields headers for them.
+Sending = Callable[[str, str | None, int], AbstractContextManager[Mapping[str, str]]]
 
 
 class Run(NamedTuple):

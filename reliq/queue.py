@@ -29,7 +29,7 @@ from .errors import (
     StorageUnavailableError,
 )
 from .failure import to_exception
-from .hooks import Around, Emitter, Gate, Listener
+from .hooks import Around, Emitter, Gate, Listener, Sending
 from .identity import unique_name
 from .job import CancelResult, EnqueueResult, Event, JobStatus, NewJob, Page
 from .lifecycle import LIVE, State
@@ -88,6 +88,8 @@ class Queue:
         self._emitter = Emitter("enqueued", "duplicate", "cancelled")
         #: What each run of a job happens inside of, the first one outermost; see :meth:`around`.
         self.arounds: tuple[Around, ...] = ()
+        #: What each call that sends jobs happens inside of, and takes headers from; None: nothing. For integrations.
+        self.sending: Sending | None = None
         #: Asked before anything is enqueued or waited for; None: everything is sent at once.
         self.gate: Gate | None = None
         self._lock = threading.RLock()
@@ -164,7 +166,15 @@ class Queue:
         cannot be told (repeating the call is safe then). Where a :attr:`gate` keeps the job for later, the
         status is ``"deferred"``: nothing has been sent.
         """
-        record = self._record(id, payload, options)
+        if self.sending is None:
+            return self._enqueue(id, payload, options, None)
+        with self.sending("enqueue", id, 1) as headers:
+            return self._enqueue(id, payload, options, headers)
+
+    def _enqueue(
+        self, id: str | None, payload: Any, options: Mapping[str, Any], headers: Mapping[str, str] | None
+    ) -> EnqueueResult:
+        record = self._record(id, payload, options, None, headers)
         if self.gate is not None and self.gate.defer(partial(self._send, [record])):
             return _deferred(record)
         answers = self._ready_storage().enqueue(self.name, [record])
@@ -181,8 +191,16 @@ class Queue:
         written. A :attr:`gate` keeps all of them for later, or none.
         """
         jobs = list(jobs)
+        if self.sending is None:
+            return self._enqueue_many(jobs, None)
+        with self.sending("enqueue_many", None, len(jobs)) as headers:
+            return self._enqueue_many(jobs, headers)
+
+    def _enqueue_many(
+        self, jobs: Sequence[NewJob | tuple[str | None, Any]], headers: Mapping[str, str] | None
+    ) -> list[EnqueueResult]:
         random = os.urandom(8 * len(jobs))  # a call for each nonce costs as much as the rest of a small job
-        records = [self._record(*_unpack(job), random[8 * n : 8 * n + 8]) for n, job in enumerate(jobs)]
+        records = [self._record(*_unpack(job), random[8 * n : 8 * n + 8], headers) for n, job in enumerate(jobs)]
         order = in_order(records) if any(record.after for record in records) else None
         ordered = records if order is None else [records[n] for n in order]
         if self.gate is not None and records and self.gate.defer(partial(self._send, ordered)):
@@ -200,10 +218,19 @@ class Queue:
         Raises CallTimeoutError after ``timeout`` seconds (the job goes on), JobFailedError or
         MaxRetriesError when it ended in the dead letters, JobCancelledError, ResultExpiredError.
         """
+        if self.sending is None:
+            return self._call(id, payload, timeout, options, None)
+        with self.sending("call", id, 1) as headers:
+            return self._call(id, payload, timeout, options, headers)
+
+    def _call(
+        self, id: str | None, payload: Any, timeout: float, options: Mapping[str, Any],
+        headers: Mapping[str, str] | None,
+    ) -> Any:  # fmt: skip
         if self.gate is not None:
             self.gate.check_wait("call")
         deadline = time.monotonic() + check_seconds("timeout", timeout)
-        record = self._record(id, payload, options)
+        record = self._record(id, payload, options, None, headers)
         if record.is_persistent:
             raise InvalidJobError("a persistent job never ends by itself, so nobody can wait for its result")
         waiter = unique_name(8)
@@ -506,9 +533,13 @@ class Queue:
             raise SerdeError(f"queue {self.name!r}: the result of {id!r} cannot be decoded: {error}") from error
 
     def _record(
-        self, id: str | None, payload: Any, given: Mapping[str, Any] | None, nonce: bytes | None = None
-    ) -> NewRecord:
-        """Check everything and build what the storage takes; nothing is written yet."""
+        self, id: str | None, payload: Any, given: Mapping[str, Any] | None, nonce: bytes | None = None,
+        sent: Mapping[str, str] | None = None,
+    ) -> NewRecord:  # fmt: skip
+        """Check everything and build what the storage takes; nothing is written yet.
+
+        ``sent``: headers of :attr:`sending`, over those of the job that enqueues and under the job's own.
+        """
         options = JobOptions.of(self.options, given) if given else None
         if self.is_fifo and (options is None or options.group is None):
             raise InvalidJobError(f"queue {self.name!r} is a .fifo queue: each of its jobs needs a group")
@@ -521,14 +552,14 @@ class Queue:
         caller = running.get()
         inherited = None if caller is None else caller.headers
         if options is None:
-            if not inherited:
+            if not inherited and not sent:
                 head = self._default_head
                 return NewRecord(id, nonce, head + data, self._defaults.max_attempts, *self._default_ttls_ms)
             options = self._defaults
         if id in options.after:
             raise InvalidJobError(f"after must not hold the job itself, got {id!r}")
-        if inherited:
-            options = replace(options, headers=check_headers({**inherited, **(options.headers or {})}))
+        if inherited or sent:
+            options = replace(options, headers=_all_headers(inherited or {}, sent or {}, options.headers or {}))
         return NewRecord(
             id,
             nonce,
@@ -605,6 +636,14 @@ class Queue:
 
 def _head(options: JobOptions) -> bytes:
     return message.head(options.headers, options.time_limit, options.backoff, options.after)
+
+
+def _all_headers(inherited: Mapping[str, str], sent: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The later ones count. What an integration adds is left out where it would not fit: it must not cost a job."""
+    if sent:
+        with contextlib.suppress(InvalidJobError):
+            return check_headers({**inherited, **sent, **own})
+    return check_headers({**inherited, **own})
 
 
 def _group_id(group: str | None, payload: Any, data: bytes) -> str:

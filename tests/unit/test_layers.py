@@ -59,6 +59,10 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         ("errors", "facts", "hooks", "job", "queue", "storage.base", "worker.pool"),
         "it counts by the hooks of queues and pools and reads what everybody is shown",
     ),
+    "contrib.opentelemetry": (
+        ("errors", "job", "queue"),
+        "spans go around the verbs and the runs of a queue, wherever it lives",
+    ),
     "shown": ((), "how values look to people needs nothing of what they are"),
     "facts": (
         ("lifecycle", "job", "queue", "storage.base"),
