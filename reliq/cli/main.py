@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..errors import InvalidJobError, ReliqError
 from . import (
+    bench,
     cancel,
     check,
     completion,
@@ -109,6 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
         doctor,
         check,
         dashboard,
+        bench,
         completion,
     ):
         command.add_parser(commands)

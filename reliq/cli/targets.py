@@ -91,12 +91,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def open_place(args: argparse.Namespace, *, may_create: bool = False) -> Iterator[Place]:
-    """The place of a command's arguments, for as long as it runs. ``may_create``: also make a store of files."""
+def open_place(args: argparse.Namespace, *, may_create: bool = False, may_be_memory: bool = False) -> Iterator[Place]:
+    """The place of a command's arguments, for as long as it runs. ``may_create``: also make a store of files;
+    ``may_be_memory``: for a command that needs nothing of what other processes did."""
     app = args.app or (None if args.url else os.environ.get("RELIQ_APP"))
     if app:
         with _app_place(app, args.url) as place:
-            _check(place.storages, may_create)
+            _check(place.storages, may_create, may_be_memory)
             yield place
         return
     url = args.url or os.environ.get("RELIQ_URL")
@@ -104,7 +105,7 @@ def open_place(args: argparse.Namespace, *, may_create: bool = False) -> Iterato
         raise UsageError("no storage: give --url URL or --app MODULE:ATTRIBUTE, or set RELIQ_URL or RELIQ_APP")
     storage = registry.acquire(url)
     try:
-        _check([storage], may_create)
+        _check([storage], may_create, may_be_memory)
         yield Place([storage], [])
     finally:
         registry.release(url)
@@ -129,9 +130,9 @@ def _app_place(app: str, url: str | None) -> Iterator[Place]:
                 os.environ["RELIQ_URL"] = before
 
 
-def _check(storages: Sequence[Storage], may_create: bool) -> None:
+def _check(storages: Sequence[Storage], may_create: bool, may_be_memory: bool) -> None:
     for storage in storages:
-        if is_memory(storage.url):
+        if is_memory(storage.url) and not may_be_memory:
             raise UsageError("a memory:// storage lives inside its own process: no other process can look at it")
         directory = file_directory(storage.url)
         if directory is not None and not may_create and not (directory / "queue.db").exists():
