@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -126,8 +126,10 @@ def embedded(storage: Storage, number: int) -> dict[str, float]:
         storage.close()
 
 
-def jobs_of(number: int) -> list[NewRecord]:
-    return [record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)))) for n in range(number)]
+def jobs_of(number: int, headers: dict[str, str] | None = None) -> list[NewRecord]:
+    return [
+        record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)), headers)) for n in range(number)
+    ]
 
 
 def preload(storage: Storage, jobs: list[NewRecord]) -> None:
@@ -135,8 +137,10 @@ def preload(storage: Storage, jobs: list[NewRecord]) -> None:
         storage.enqueue(_QUEUE, jobs[first : first + MAX_BATCH])
 
 
-def drain_of(storage: Storage, jobs: list[NewRecord]) -> float:
-    """Seconds from the start of the pool to the last settle."""
+def drain_of(
+    storage: Storage, jobs: list[NewRecord], prepare: Callable[[Queue, WorkerPool], object] | None = None
+) -> float:
+    """Seconds from the start of the pool to the last settle. ``prepare`` is given both before the pool starts."""
     queue = Queue(_QUEUE, storage)
 
     @queue.handler
@@ -144,6 +148,8 @@ def drain_of(storage: Storage, jobs: list[NewRecord]) -> float:
         return int(job.payload["n"])
 
     pool = WorkerPool(queue, threads=THREADS)
+    if prepare is not None:
+        prepare(queue, pool)
     with _out_of_the_way():
         began = time.time()
         pool.start()

@@ -1,0 +1,127 @@
+"""What do metrics and traces cost a worker that works off no-op jobs?"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from reliq import Queue, WorkerPool
+
+from .drain import drain_of, jobs_of, preload
+from .harness import Bench, Figure
+
+METRICS = 5.0
+TRACING = 15.0
+#: As a producer that is traced writes it.
+TRACED = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+
+#: Instruments a queue and its pool, and gives the way to stop it.
+Instrument = Callable[[Queue, WorkerPool], Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to be watched, beside the same drain by a worker that is not."""
+
+    name: str
+    target: float | None
+    needs: str
+    instrument: Instrument
+    headers: dict[str, str] | None = None
+
+
+def measure(bench: Bench) -> list[Figure]:
+    """Bare and watched drains in turn, of equal jobs; the cost of a case by the bare ones before and behind it."""
+    cases = [case for case in CASES if importlib.util.find_spec(case.needs) is not None]
+    if not cases:
+        bench.say("overhead: left out, neither prometheus_client nor opentelemetry is installed")
+        return []
+    found = bench.repeat("overhead", lambda: _round(bench, cases), on_empty=False)
+    return [Figure("drain, not watched", "jobs/s", found["bare"])] + [
+        Figure(f"  more time with {case.name}", "%", found[case.name], case.target, "at most") for case in cases
+    ]
+
+
+def _round(bench: Bench, cases: list[Case]) -> dict[str, float]:
+    number = bench.amount(20_000, 5_000)
+    before = _seconds(bench, number, None)
+    found = {"bare": number / before}
+    for case in cases:
+        watched = _seconds(bench, number, case)
+        behind = _seconds(bench, number, None)
+        found[case.name] = 100 * (watched / ((before + behind) / 2) - 1)
+        before = behind
+    return found
+
+
+def _seconds(bench: Bench, number: int, case: Case | None) -> float:
+    bench.empty()
+    offs: list[Callable[[], object]] = []
+
+    def prepare(queue: Queue, pool: WorkerPool) -> None:
+        if case is not None:
+            offs.append(case.instrument(queue, pool))
+
+    jobs = jobs_of(number, None if case is None else case.headers)
+    with bench.storage() as storage:
+        preload(storage, jobs)
+        try:
+            return drain_of(storage, jobs, prepare)
+        finally:
+            for off in offs:
+                off()
+
+
+def _metrics(queue: Queue, pool: WorkerPool) -> Callable[[], object]:
+    from prometheus_client import CollectorRegistry
+
+    from reliq.contrib.prometheus import metrics
+
+    found = metrics(CollectorRegistry())
+    found.watch(queue)
+    found.watch(pool)
+    return lambda: None
+
+
+def _api_only(queue: Queue, _: WorkerPool) -> Callable[[], object]:
+    from opentelemetry.trace import NoOpTracerProvider
+
+    from reliq.contrib.opentelemetry import instrument
+
+    return instrument(queue, tracer_provider=NoOpTracerProvider())
+
+
+def _sdk(sampled: bool) -> Instrument:
+    def instrument_it(queue: Queue, _: WorkerPool) -> Callable[[], object]:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+        from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+
+        from reliq.contrib.opentelemetry import instrument
+
+        class Nowhere(SpanExporter):
+            def export(self, spans: Any) -> SpanExportResult:
+                return SpanExportResult.SUCCESS
+
+        provider = TracerProvider(ALWAYS_ON if sampled else ALWAYS_OFF, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+        off = instrument(queue, tracer_provider=provider)
+
+        def stop() -> None:
+            off()
+            provider.shutdown()
+
+        return stop
+
+    return instrument_it
+
+
+CASES = [
+    Case("metrics", METRICS, "prometheus_client", _metrics),
+    Case("tracing, no SDK", TRACING, "opentelemetry", _api_only),
+    Case("tracing, no SDK, jobs of a traced producer", TRACING, "opentelemetry", _api_only, TRACED),
+    Case("tracing, not sampled", TRACING, "opentelemetry.sdk", _sdk(False), TRACED),
+    Case("tracing, every job sampled", TRACING, "opentelemetry.sdk", _sdk(True), TRACED),
+]
