@@ -126,9 +126,11 @@ def embedded(storage: Storage, number: int) -> dict[str, float]:
         storage.close()
 
 
-def jobs_of(number: int, headers: dict[str, str] | None = None) -> list[NewRecord]:
+def jobs_of(number: int, headers: Callable[[int], dict[str, str]] | None = None) -> list[NewRecord]:
+    """Jobs that return their number; ``headers(n)`` are those of each."""
     return [
-        record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)), headers)) for n in range(number)
+        record(f"job-{n}", secrets.token_bytes(8), encode(_serde.dumps(payload(n)), headers(n) if headers else None))
+        for n in range(number)
     ]
 
 

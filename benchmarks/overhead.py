@@ -14,8 +14,6 @@ from .harness import Bench, Figure
 
 METRICS = 5.0
 TRACING = 15.0
-#: As a producer that is traced writes it.
-TRACED = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 
 #: Instruments a queue and its pool, and gives the way to stop it.
 Instrument = Callable[[Queue, WorkerPool], Callable[[], object]]
@@ -29,7 +27,7 @@ class Case:
     target: float | None
     needs: str
     instrument: Instrument
-    headers: dict[str, str] | None = None
+    headers: Callable[[int], dict[str, str]] | None = None
 
 
 def measure(bench: Bench) -> list[Figure]:
@@ -74,6 +72,11 @@ def _seconds(bench: Bench, number: int, case: Case | None) -> float:
                 off()
 
 
+def _traced(number: int) -> dict[str, str]:
+    """As a producer that is traced writes them, of jobs that were enqueued one by one."""
+    return {"traceparent": f"00-4bf92f3577b34da6a3ce929d0e0e4736-{number + 1:016x}-01"}
+
+
 def _metrics(queue: Queue, pool: WorkerPool) -> Callable[[], object]:
     from prometheus_client import CollectorRegistry
 
@@ -102,7 +105,7 @@ def _sdk(sampled: bool) -> Instrument:
         from reliq.contrib.opentelemetry import instrument
 
         class Nowhere(SpanExporter):
-            def export(self, spans: Any) -> SpanExportResult:
+            def export(self, spans: Any) -> SpanExportResult:  # noqa: ARG002 (its signature)
                 return SpanExportResult.SUCCESS
 
         provider = TracerProvider(ALWAYS_ON if sampled else ALWAYS_OFF, shutdown_on_exit=False)
@@ -121,7 +124,7 @@ def _sdk(sampled: bool) -> Instrument:
 CASES = [
     Case("metrics", METRICS, "prometheus_client", _metrics),
     Case("tracing, no SDK", TRACING, "opentelemetry", _api_only),
-    Case("tracing, no SDK, jobs of a traced producer", TRACING, "opentelemetry", _api_only, TRACED),
-    Case("tracing, not sampled", TRACING, "opentelemetry.sdk", _sdk(False), TRACED),
-    Case("tracing, every job sampled", TRACING, "opentelemetry.sdk", _sdk(True), TRACED),
+    Case("tracing, no SDK, jobs of a traced producer", TRACING, "opentelemetry", _api_only, _traced),
+    Case("tracing, not sampled", TRACING, "opentelemetry.sdk", _sdk(False), _traced),
+    Case("tracing, every job sampled", TRACING, "opentelemetry.sdk", _sdk(True), _traced),
 ]

@@ -19,6 +19,7 @@ FORMAT = 1
 MAX_HEADER_BYTES = 0xFFFF
 _PLAIN = bytes((FORMAT, 0, 0))
 _DEFAULT_BACKOFF = Backoff()
+_ONLY_STR = {str}
 
 
 class Message(NamedTuple):
@@ -79,7 +80,7 @@ def decode(data: bytes) -> Message:
         raise StorageCorruptError(f"the stored message has format {data[:1]!r}; this version of reliq reads {FORMAT}")
     end = 3 + int.from_bytes(data[1:3], "little")
     try:
-        options = json.loads(data[3:end])
+        options = json.loads(data[3:end].decode())  # of bytes it would guess the encoding, which takes longer
         backoff = Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF
         return Message(
             data[end:],
@@ -94,7 +95,7 @@ def decode(data: bytes) -> Message:
 
 def _headers(value: Any) -> dict[str, str]:
     # Keys of a JSON object are str.
-    if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+    if isinstance(value, dict) and set(map(type, value.values())) <= _ONLY_STR:
         return value
     raise ValueError("its headers are no map of str to str")
 

@@ -27,6 +27,7 @@ from weakref import WeakSet
 
 try:
     from opentelemetry import context, propagate, trace
+    from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 except ImportError as error:
     raise ImportError(
@@ -121,11 +122,35 @@ class _Consumer:
 
     def __init__(self, tracer: Tracer, queue: str, parent: bool) -> None:
         self.tracer = tracer
+        self._queue = queue
         self.name = f"process {queue}"
-        self.parent = parent
+        self._parent = parent
+        self._last: tuple[Mapping[str, str], Context, list[Link] | None] = ({}, Context(), None)
 
     def running(self, job: Job) -> _Running:
         return _Running(self, job)
+
+    def read(self, headers: Mapping[str, str]) -> tuple[Context, list[Link] | None]:
+        """What a run's span begins from, and its link to the producer's."""
+        last, base, links = self._last
+        if headers != last:  # jobs that were enqueued together have the same ones
+            base, links = self._extract(headers)
+            self._last = dict(headers), base, links  # a handler may change its own
+        return base, links
+
+    def _extract(self, headers: Mapping[str, str]) -> tuple[Context, list[Link] | None]:
+        # From an empty context: what is attached to a runner's thread is no part of any job.
+        try:
+            base = propagate.extract(headers, Context())
+        except Exception:  # a propagator of somebody's own: a trace must not cost a job
+            log.exception("queue %r: the trace's context cannot be read; the job runs without", self._queue)
+            return Context(), None
+        producer = trace.get_current_span(base).get_span_context()
+        if not producer.is_valid:
+            return base, None
+        if not self._parent:
+            base = trace.set_span_in_context(trace.INVALID_SPAN, base)  # baggage stays
+        return base, [Link(producer)]
 
 
 class _Running:
@@ -139,16 +164,7 @@ class _Running:
 
     def __enter__(self) -> None:
         job = self._job
-        # A runner's thread has no context of its own: what a job leaves attached must not reach the next one.
-        base = context.Context()
-        links = None
-        if job.headers:
-            base = propagate.extract(job.headers, base)
-            producer = trace.get_current_span(base).get_span_context()
-            if producer.is_valid:
-                links = [Link(producer)]
-                if not self._consumer.parent:
-                    base = trace.set_span_in_context(trace.INVALID_SPAN, base)  # baggage stays
+        base, links = self._consumer.read(job.headers)
         span = self._consumer.tracer.start_span(
             self._consumer.name,
             base,
