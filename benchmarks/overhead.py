@@ -123,8 +123,7 @@ def _sdk(sampled: bool) -> Instrument:
 
 CASES = [
     Case("metrics", METRICS, "prometheus_client", _metrics),
-    Case("tracing, no SDK", TRACING, "opentelemetry", _api_only),
-    Case("tracing, no SDK, jobs of a traced producer", TRACING, "opentelemetry", _api_only, _traced),
+    Case("tracing, no SDK", TRACING, "opentelemetry", _api_only, _traced),
     Case("tracing, not sampled", TRACING, "opentelemetry.sdk", _sdk(False), _traced),
     Case("tracing, every job sampled", TRACING, "opentelemetry.sdk", _sdk(True), _traced),
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from ..errors import InvalidJobError
 from ..worker.pool import WorkerPool
 from .serving import in_url, serving
 
@@ -51,9 +52,13 @@ def probes(address: Address | None, pool: WorkerPool) -> Iterator[None]:
         yield
 
 
-def make_app(pool: WorkerPool) -> Callable[..., list[bytes]]:
-    """The WSGI application. Metrics are there when the extra ``prometheus`` is; health needs nothing."""
-    scrape = _scraper(pool)
+def make_app(pool: WorkerPool, registry: Any = None) -> Callable[..., list[bytes]]:
+    """The WSGI application. Metrics are there when the extra ``prometheus`` is; health needs nothing.
+
+    ``registry``: of prometheus_client; None is that of the process, so that what an application counts by itself is
+    there, too.
+    """
+    scrape = _scraper(pool, registry)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -82,17 +87,20 @@ def _health(pool: WorkerPool) -> tuple[str, str, bytes]:
     return status, "application/json", body.encode()
 
 
-def _scraper(pool: WorkerPool) -> Any:
+def _scraper(pool: WorkerPool, registry: Any) -> Any:
     try:
         client = import_module("prometheus_client")
     except ImportError:
         return None
     from ..contrib.prometheus import metrics
 
-    found = metrics()
+    registry = client.REGISTRY if registry is None else registry
+    found = metrics(registry)
     found.watch(pool)
     for queue in pool.queues:
         found.watch(queue)
-        found.show(queue)
-    # The registry of the process: what an application counts by itself is there, too.
-    return client.make_wsgi_app()
+        try:
+            found.show(queue)
+        except InvalidJobError as error:  # two of one name: no reason not to work
+            log.warning("metrics: %s", error)
+    return client.make_wsgi_app(registry)

@@ -12,7 +12,7 @@ lasts until the result is there. Their context travels in the jobs' headers, as 
 producer's, in a trace of its own: a job may run long after the request that enqueued it, and several times. With
 ``parent=True`` it continues the producer's trace, too.
 
-Without an SDK the OpenTelemetry API records nothing. What is not instrumented costs nothing.
+Without an SDK nothing is recorded and runs are left alone; what is enqueued still carries the context that it finds on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from types import TracebackType
 from weakref import WeakSet
@@ -28,7 +28,17 @@ from weakref import WeakSet
 try:
     from opentelemetry import context, propagate, trace
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+    from opentelemetry.trace import (
+        Link,
+        NoOpTracerProvider,
+        ProxyTracerProvider,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        Tracer,
+        TracerProvider,
+    )
 except ImportError as error:
     raise ImportError(
         'reliq.contrib.opentelemetry needs opentelemetry-api: pip install "reliq[opentelemetry]"'
@@ -41,6 +51,8 @@ from ..queue import Queue
 log = logging.getLogger("reliq")
 
 _SYSTEM = "reliq"
+_WITHOUT_SDK = (NoOpTracerProvider, ProxyTracerProvider)
+_NOTHING = nullcontext()
 _lock = threading.Lock()
 _instrumented: WeakSet[Queue] = WeakSet()
 
@@ -67,7 +79,7 @@ def instrument(
         for queue in queues:
             _instrumented.add(queue)
             queue.sending = _Producer(tracer, queue.name).sending
-            offs.append(queue.around(_Consumer(tracer, queue.name, parent).running))
+            offs.append(queue.around(_Consumer(tracer, tracer_provider, queue.name, parent).running))
 
     def off() -> None:
         with _lock:
@@ -120,14 +132,18 @@ class _Producer:
 class _Consumer:
     """Makes the spans around the runs of one queue's jobs."""
 
-    def __init__(self, tracer: Tracer, queue: str, parent: bool) -> None:
+    def __init__(self, tracer: Tracer, provider: TracerProvider | None, queue: str, parent: bool) -> None:
         self.tracer = tracer
+        self._provider = provider
         self._queue = queue
         self.name = f"process {queue}"
         self._parent = parent
         self._last: tuple[Mapping[str, str], Context, list[Link] | None] = ({}, Context(), None)
 
-    def running(self, job: Job) -> _Running:
+    def running(self, job: Job) -> AbstractContextManager[None]:
+        # Asked each time: an application may set its SDK up after its queues.
+        if isinstance(self._provider or trace.get_tracer_provider(), _WITHOUT_SDK):
+            return _NOTHING
         return _Running(self, job)
 
     def read(self, headers: Mapping[str, str]) -> tuple[Context, list[Link] | None]:
@@ -153,7 +169,7 @@ class _Consumer:
         return base, [Link(producer)]
 
 
-class _Running:
+class _Running(AbstractContextManager[None]):
     """One run. A class, not a generator: it is made for every job."""
 
     __slots__ = "_consumer", "_job", "_span", "_token"
