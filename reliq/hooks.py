@@ -15,8 +15,6 @@ log = logging.getLogger("reliq")
 Listener = Callable[[Event], object]
 #: Makes what a run of a job happens inside of.
 Around = Callable[[Job], AbstractContextManager[object]]
-
-
 #: Makes what a call that sends jobs happens inside of, from the verb (``enqueue``, ``enqueue_many``, ``call``), and the
 #: id and the number of the jobs; it yields headers for them.
 Sending = Callable[[str, str | None, int], AbstractContextManager[Mapping[str, str]]]

@@ -209,6 +209,11 @@ def _supervise(args: argparse.Namespace, target: WorkerPool | list[Queue]) -> in
     for queue in queues:
         if is_memory(queue.storage.url):
             raise UsageError(f"queue {queue.name!r} is in memory: --processes needs a storage that processes can share")
+    if args.http is not None:
+        try:
+            args.http.of(args.processes)
+        except argparse.ArgumentTypeError:
+            raise UsageError(f"--http {args.http}: the ports of {args.processes} processes go beyond 65535") from None
     arguments = [args.target, "--log-level", args.log_level]
     passed_on = ("--threads", args.threads), ("--worker-ttl", args.worker_ttl), ("--max-jobs", args.max_jobs)
     for option, value in (*passed_on, ("--drain-timeout", args.drain_timeout)):
