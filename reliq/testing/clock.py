@@ -18,9 +18,9 @@ UPKEEP_S = 5.0
 class FakeClock:
     """Moves the clock of a queue's storage: delays, leases, backoff, TTLs and schedules follow. It never waits.
 
-    It starts at the real time. It moves the storage object of this process only, for everything on that storage;
+    It starts at the real time. It moves the storage object of this process only, and looks after all queues on it;
     what waits by the clock of the process (``call`` and its timeout, ``time_limit``, ``job.deadline``, ``time.time()``
-    in a handler) does not see it. No pool or reaper may run on the same queue.
+    in a handler) does not see it. No pool or reaper may run on them.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -43,7 +43,7 @@ class FakeClock:
             self._reap(max(UPKEEP_S, step))
 
     def _reap(self, interval: float) -> None:
-        Reaper(self._queue, interval=interval).run_once()
+        Reaper(self._queue.storage, interval=interval).run_once()
 
     def __repr__(self) -> str:
         return f"FakeClock({self._queue!r}, {self._queue.storage.skew_ms / 1000:+g} s)"
