@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .asserts import assert_enqueued
     from .clock import FakeClock
     from .contract import StorageContract
+    from .isolation import isolated
     from .running import Ran, run_all, run_one
     from .simulator import Probe, Report, simulate
 
@@ -19,6 +20,7 @@ __all__ = [
     "Report",
     "StorageContract",
     "assert_enqueued",
+    "isolated",
     "run_all",
     "run_one",
     "simulate",
@@ -31,6 +33,7 @@ _HOMES = {
     "Report": ".simulator",
     "StorageContract": ".contract",
     "assert_enqueued": ".asserts",
+    "isolated": ".isolation",
     "run_all": ".running",
     "run_one": ".running",
     "simulate": ".simulator",
