@@ -203,6 +203,16 @@ def test_isolation_keeps_what_was_there_and_ends_with_an_error(make_reliq_queue:
     assert_enqueued(queue, "mine", state="completed")
 
 
+def test_a_clock_of_an_isolated_queue_never_moves_its_own_storage(reliq_queue: Queue) -> None:
+    with isolated(reliq_queue) as storage:
+        clock = FakeClock(reliq_queue)
+        clock.advance(10)
+        assert storage.skew_ms == 10_000
+    with pytest.raises(reliq.StorageError):  # its storage ended
+        clock.advance(10)
+    assert reliq_queue.storage.skew_ms == 0
+
+
 def test_isolation_is_for_queues() -> None:
     for wrong in ((), ("emails",)):
         with pytest.raises(InvalidJobError, match="isolated takes queues"), isolated(*wrong):
