@@ -26,6 +26,8 @@ _SCHEDULE = ("cron", "every", "tz", "missed")
 _OWN = ("id", "unique", "timeout", *_SCHEDULE)
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_DEPTH = 250
+#: To call one of these makes an object and runs nothing.
+_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class TaskArguments(JobArguments, total=False):
@@ -47,11 +49,14 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.name = name
         self.function = function
-        self._signature = inspect.signature(function)
+        try:
+            self._signature = inspect.signature(function)
+        except ValueError as error:
+            raise InvalidJobError(f"task {name!r}: its function tells no arguments: {error}") from None
         self._options = _checked(queue, options)
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function in this thread; no job is made."""
         return self.function(*args, **kwargs)
 
@@ -65,32 +70,36 @@ class Task(Generic[P, R]):
         """
         return Task(self.queue, self.function, self.name, {**self._options, **options})
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
         """Make the call a job. Answers and errors as ``Queue.enqueue``; arguments that do not fit the function
         (InvalidJobError) or JSON (SerdeError) are refused before anything is written."""
         payload = self.payload(*args, **kwargs)
         return self.queue.enqueue(self._id(payload), payload, **self._job_options("enqueue"))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Make the call a job and wait for its result, as it comes back from JSON. Errors as ``Queue.call``."""
         payload = self.payload(*args, **kwargs)
         options = self._job_options("call")
         timeout = self._options.get("timeout", 30.0)
         return cast("R", self.queue.call(self._id(payload), payload, timeout=timeout, **options))
 
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> ScheduleInfo:
+    def schedule(self, /, *args: P.args, **kwargs: P.kwargs) -> ScheduleInfo:
         """Make the call a job at each tick of ``options(cron=...)`` or ``options(every=...)``.
 
         The schedule is named by the option ``id``, or else like the task: give each schedule of one task an id.
         Safe to repeat at every start, as ``Queue.schedule``.
         """
+        if self._options.get("unique"):
+            raise InvalidJobError(
+                f"task {self.name!r}: unique is for enqueue() and call(): each tick has an id of its own"
+            )
         payload = self.payload(*args, **kwargs)
         own = ("id", "unique", "timeout")
         options = {key: value for key, value in self._options.items() if key not in own}
         arguments = cast("ScheduleArguments", {**options, "payload": payload})
         return self.queue.schedule(self._options.get("id") or self.name, **arguments)
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """What a job of this call carries: ``{"task": name, "args": [...], "kwargs": {...}}``. Checks the arguments.
 
         An argument given by position or by keyword makes the same payload.
@@ -158,8 +167,8 @@ def make_task(queue: Queue, function: Callable[P, R], name: str | None, options:
     """As ``Queue.task``."""
     if not callable(function):
         raise InvalidJobError(f"a task must be a function, got {type(function).__name__}")
-    if inspect.iscoroutinefunction(function):
-        raise InvalidJobError(f"a task must be a plain function, got the coroutine function {function.__name__!r}")
+    if any(is_kind(each) for each in (function, type(function).__call__) for is_kind in _NOT_PLAIN):
+        raise InvalidJobError(f"a task must be a plain function, no generator and not async, got {function!r}")
     if not isinstance(queue.options.payload_serde, JsonSerde):
         serde = type(queue.options.payload_serde).__name__
         raise InvalidJobError(f"queue {queue.name!r}: tasks need payload_serde=JsonSerde(), got {serde}")

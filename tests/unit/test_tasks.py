@@ -183,7 +183,36 @@ def test_bad_declarations_are_refused(reliq_queue: Queue, make_reliq_queue: Make
 
     async def later() -> None: ...
 
-    with pytest.raises(InvalidJobError, match="coroutine function 'later'"):
-        bad(later)
+    async def stream() -> Any:
+        yield 1
+
+    def produce() -> Any:
+        yield 1
+
+    class Later:
+        __name__ = "later"
+
+        async def __call__(self) -> None: ...
+
+    for odd in (later, stream, produce, Later()):
+        with pytest.raises(InvalidJobError, match="no generator and not async"):
+            bad(odd)
+    with pytest.raises(InvalidJobError, match="tells no arguments"):
+        bad(name="x")(dict)
     with pytest.raises(InvalidJobError, match=r"payload_serde=JsonSerde\(\), got RawSerde"):
         make_reliq_queue("raw", payload_serde=RawSerde()).task(print)
+
+
+def test_a_parameter_may_be_named_self(reliq_queue: Queue) -> None:
+    @reliq_queue.task
+    def greet(self: str) -> str:
+        return f"hello {self}"
+
+    assert greet.payload(self="ada")["args"] == ["ada"]
+    assert greet.enqueue(self="ada").status == "queued"
+    assert greet(self="ada") == "hello ada"
+
+
+def test_a_schedule_is_not_unique(reliq_queue: Queue) -> None:
+    with pytest.raises(InvalidJobError, match="unique is for enqueue"):
+        add_to(reliq_queue).options(unique=True, every=30).schedule(1, 2)
