@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from .contract import StorageContract
     from .isolation import isolated
     from .running import Ran, run_all, run_one
-    from .simulator import Probe, Report, simulate
+    from .simulator import Probe, Report, Scenario, simulate
 
 __all__ = [
     "FakeClock",
     "Probe",
     "Ran",
     "Report",
+    "Scenario",
     "StorageContract",
     "assert_enqueued",
     "isolated",
@@ -31,6 +32,7 @@ _HOMES = {
     "Probe": ".simulator",
     "Ran": ".running",
     "Report": ".simulator",
+    "Scenario": ".simulator",
     "StorageContract": ".contract",
     "assert_enqueued": ".asserts",
     "isolated": ".isolation",

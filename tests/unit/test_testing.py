@@ -15,6 +15,7 @@ from unittest.mock import ANY
 import pytest
 
 import reliq
+import reliq.testing
 from reliq import Backoff, FileStorage, InvalidJobError, Job, Queue, RedisStorage, Reject, Retry, Storage
 from reliq.options import QueueArguments
 from reliq.pytest_plugin import MakeQueue, ReliqWorker
@@ -486,6 +487,13 @@ def test_the_plugin_loads_no_storage_and_no_contract_until_a_fixture_is_used() -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_each_name_is_there() -> None:
+    for name in reliq.testing.__all__:
+        assert getattr(reliq.testing, name).__module__.startswith("reliq.testing.")
+    with pytest.raises(AttributeError, match="no attribute 'run_two'"):
+        reliq.testing.run_two  # noqa: B018
 
 
 def test_the_helpers_need_no_pytest() -> None:
