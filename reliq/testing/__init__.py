@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from .asserts import assert_enqueued
     from .clock import FakeClock
     from .contract import StorageContract
+    from .isolation import isolated
     from .running import Ran, run_all, run_one
-    from .simulator import Probe, Report, simulate
+    from .simulator import Probe, Report, Scenario, simulate
 
 __all__ = [
     "FakeClock",
     "Probe",
     "Ran",
     "Report",
+    "Scenario",
     "StorageContract",
     "assert_enqueued",
+    "isolated",
     "run_all",
     "run_one",
     "simulate",
@@ -29,8 +32,10 @@ _HOMES = {
     "Probe": ".simulator",
     "Ran": ".running",
     "Report": ".simulator",
+    "Scenario": ".simulator",
     "StorageContract": ".contract",
     "assert_enqueued": ".asserts",
+    "isolated": ".isolation",
     "run_all": ".running",
     "run_one": ".running",
     "simulate": ".simulator",

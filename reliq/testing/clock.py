@@ -18,13 +18,13 @@ UPKEEP_S = 5.0
 class FakeClock:
     """Moves the clock of a queue's storage: delays, leases, backoff, TTLs and schedules follow. It never waits.
 
-    It starts at the real time. It moves the storage object of this process only, for everything on that storage;
+    It starts at the real time. It moves the storage object of this process only, and looks after all queues on it;
     what waits by the clock of the process (``call`` and its timeout, ``time_limit``, ``job.deadline``, ``time.time()``
-    in a handler) does not see it. No pool or reaper may run on the same queue.
+    in a handler) does not see it. No pool or reaper may run on them.
     """
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._storage = queue.storage  # asked once: a queue may be elsewhere later, as after ``isolated``
         self._reap(UPKEEP_S)  # the first look ever is a late one too
 
     def advance(self, seconds: float) -> None:
@@ -35,15 +35,14 @@ class FakeClock:
         """
         left = check_seconds("seconds", seconds)
         step = min(MAX_STEP_S, max(MIN_STEP_S, left / STEPS))
-        storage = self._queue.storage
         while left > 0:
             passed = min(step, left)
-            storage.skew_ms += to_ms(passed)
+            self._storage.skew_ms += to_ms(passed)
             left -= passed
             self._reap(max(UPKEEP_S, step))
 
     def _reap(self, interval: float) -> None:
-        Reaper(self._queue, interval=interval).run_once()
+        Reaper(self._storage, interval=interval).run_once()
 
     def __repr__(self) -> str:
-        return f"FakeClock({self._queue!r}, {self._queue.storage.skew_ms / 1000:+g} s)"
+        return f"FakeClock({self._storage!r}, {self._storage.skew_ms / 1000:+g} s)"

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import InvalidJobError, LeaseLostError
 from ..job import Signal
-from ..queue import Queue
-from ..worker.execution import Executor
+from ..manual import ClaimedJob
+from ..queue import Handler, Queue
+from ..worker.execution import Executor, Finished
 
 WORKER_ID = "reliq-testing"
 
@@ -25,12 +26,19 @@ class Ran:
     result: Any = None
     error: BaseException | None = None
 
+    def check(self) -> Any:
+        """The result; raises what the handler raised, with its traceback."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
 
 def run_one(queue: Queue) -> Ran | None:
     """Claim the next job, run the queue's handler in this thread, settle; None when no job is queued now.
 
-    What the handler raises is in the answer, and the job goes where it would go in a worker. A ``time_limit`` is
-    not enforced and nothing renews the lease. Raises InvalidJobError for a queue without a handler.
+    What the handler raises is in the answer, and the job goes where it would go in a worker; only what is meant for
+    the test itself (Ctrl-C, ``pytest.fail``) is raised on, after the settle. A ``time_limit`` is not enforced and
+    nothing renews the lease. Raises InvalidJobError for a queue without a handler.
     """
     if queue.function is None:
         raise InvalidJobError(f"queue {queue.name!r} has no handler")
@@ -38,12 +46,20 @@ def run_one(queue: Queue) -> Ran | None:
     if not jobs:
         return None
     [job] = jobs
-    executor = Executor(queue, queue.function, WORKER_ID, lambda event: None)
-    finished = executor.run(job._claimed, Signal(), lambda deadline, envelope: None)
+    finished = execute(queue, queue.function, job)
     settled = job._worker.settle(finished.outcome)
+    error = finished.error
+    if error is not None and not isinstance(error, Exception | SystemExit):
+        raise error
     if settled.state is None:
         raise LeaseLostError(f"job {job.id!r} was taken away while its handler ran: nothing was changed")
-    return Ran(job.id, settled.state.value, finished.result, finished.error)
+    return Ran(job.id, settled.state.value, finished.result, error)
+
+
+def execute(queue: Queue, handler: Handler, job: ClaimedJob) -> Finished:
+    """Run a claimed job as a runner does; nothing is settled."""
+    executor = Executor(queue, handler, WORKER_ID, lambda event: None)
+    return executor.run(job._claimed, Signal(), lambda deadline, envelope: None)
 
 
 def run_all(queue: Queue, *, max_runs: int = 1000) -> list[Ran]:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import InvalidJobError
-from ..job import Signal
-from ..queue import Queue
+from ..manual import ClaimedJob
+from ..queue import Handler, Queue
 from ..storage.sql.memory import MemoryStorage
-from ..worker.execution import Executor
 from .clock import FakeClock
-from .running import WORKER_ID, run_one
+from .running import WORKER_ID, execute
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 LEASE_S = 5.0
-#: Deliveries of one job until its simulation gives up.
-MAX_RUNS = 10
+#: More than the three of a queue by default: a crash takes one of them.
+MAX_ATTEMPTS = 5
+#: The place of an object in memory is another one in each run.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class _Crash(BaseException):
@@ -34,10 +36,11 @@ class Probe:
 
     def __init__(self, crash_at: int | None = None) -> None:
         self._crash_at = crash_at
-        self._points = 0
         self._is_dead = False
+        self._deliveries = 0
         #: What happened, by name and arguments.
         self.effects: Counter[str] = Counter()
+        #: Where the process could have died, in order.
         self.points: list[str] = []
 
     def wrap(self, function: Callable[P, R], name: str | None = None, *, repeatable: bool = False) -> Callable[P, R]:
@@ -48,7 +51,7 @@ class Probe:
         @functools.wraps(function)
         def effect(*args: P.args, **kwargs: P.kwargs) -> R:
             values = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
-            label = f"{shown}({', '.join(values)})"
+            label = _ADDRESS.sub("", f"{shown}({', '.join(values)})")
             self._point(f"before {label}")
             result = function(*args, **kwargs)
             self.effects[label] = 1 if repeatable else self.effects[label] + 1
@@ -60,17 +63,19 @@ class Probe:
     def _point(self, label: str) -> None:
         if self._is_dead:
             raise _Crash(label)  # a handler that caught its crash: a dead process does nothing more
-        self._points += 1
-        self.points.append(label)
-        if self._crash_at == self._points:
+        self.points.append(label if self._deliveries < 2 else f"{label} (delivery {self._deliveries})")
+        if self._crash_at == len(self.points):
             self._is_dead = True
             raise _Crash(label)
 
-    def _revive(self) -> None:
+    def _begin(self) -> None:
+        """A living process has the job."""
         self._is_dead = False
+        self._deliveries += 1
+        self._point("before the handler")
 
 
-Make = Callable[[Probe], Callable[[Any], Any]]
+Make = Callable[[Probe], Handler]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,72 +132,78 @@ def simulate(make: Make, payload: Any = None, *, id: str = "simulated") -> Repor
 
     ``make(probe)`` is called for each crash and returns a handler with a world of its own: fresh fakes, whose calls
     go through ``probe.wrap``. The process dies before the handler, before and after each effect, after the handler
-    but before the settle, and after the settle, whose answer is lost. Then the lease runs out and the job is
-    delivered again. Raises what the handler raises without any crash.
+    but before the settle, and after the settle, whose answer is lost; in each delivery, where a handler asks for more
+    by ``Retry``. Then the lease runs out and the job is delivered again. Raises what the handler raises without any
+    crash, and InvalidJobError when it has no effects or others in each run: then nothing can be compared.
 
     It sees effects that are wrapped and nothing else; one crash per job, none in the middle of an effect; no two
-    runs at the same time. A crash is an exception: ``finally`` and ``with`` run, which they would not in a process
-    that is killed. State outside of ``make`` is not reset.
+    runs at the same time. Effects are told apart by name and arguments. A crash is an exception: ``finally`` and
+    ``with`` run, which they would not in a process that is killed. State outside of ``make`` is not reset.
     """
-    clean = Probe()
-    state, error = _deliver(make, clean, payload, id, "none")
-    if state != "completed":
-        raise error or InvalidJobError(f"without any crash the job ended {state!r}: there is nothing to compare with")
-    if not clean.effects:
-        raise InvalidJobError("the handler called no effect: pass what it calls through probe.wrap")
-    scenarios = [_scenario(make, Probe(), payload, id, "before the handler", clean.effects)]
-    scenarios += [
-        _scenario(make, Probe(number), payload, id, label, clean.effects)
-        for number, label in enumerate(clean.points, 1)
-    ]
-    for crash in ("after the handler, before the settle", "after the settle, its answer lost"):
-        scenarios.append(_scenario(make, Probe(), payload, id, crash, clean.effects))
+    clean = _run_clean(make, payload, id)
+    again = _run_clean(make, payload, id)
+    if clean.points != again.points:
+        raise InvalidJobError(
+            "two runs without a crash did not have the same effects, so there is nothing to compare with: "
+            f"{_list(clean.effects)}, then {_list(again.effects)}; "
+            "arguments that are new in each run (times, random ids) and state outside of make do that"
+        )
+    scenarios = [_scenario(make, number, payload, id, clean) for number in range(1, len(clean.points) + 1)]
     return Report(tuple(clean.effects), tuple(scenarios))
 
 
-def _scenario(make: Make, probe: Probe, payload: Any, id: str, crash: str, clean: Counter[str]) -> Scenario:
-    state, error = _deliver(make, probe, payload, id, crash)
+def _run_clean(make: Make, payload: Any, id: str) -> Probe:
+    probe = Probe()
+    state, error = _deliver(make, probe, payload, id)
+    if state != "completed":
+        raise error or InvalidJobError(f"without any crash the job ended {state!r}: there is nothing to compare with")
+    if not probe.effects:
+        raise InvalidJobError("the handler called no effect: pass what it calls through probe.wrap")
+    return probe
+
+
+def _scenario(make: Make, number: int, payload: Any, id: str, clean: Probe) -> Scenario:
+    probe = Probe(number)
+    state, error = _deliver(make, probe, payload, id)
+    crash = clean.points[number - 1]
+    if probe.points[number - 1 : number] != [crash]:
+        raise InvalidJobError(f"the handler does not do the same in each run: it did not come to the crash {crash}")
     shown = None if error is None else f"{type(error).__name__}: {error}"
-    return Scenario(crash, state, shown, _keys(probe.effects - clean), _keys(clean - probe.effects))
+    return Scenario(crash, state, shown, tuple(probe.effects - clean.effects), tuple(clean.effects - probe.effects))
 
 
-def _keys(counter: Iterable[str]) -> tuple[str, ...]:
-    return tuple(counter)
+def _list(effects: Counter[str]) -> str:
+    return ", ".join(effects) or "none"
 
 
-def _deliver(make: Make, probe: Probe, payload: Any, id: str, crash: str) -> tuple[str, BaseException | None]:
-    """Run the job with a crash in its first delivery until it ends; its state, and the last error."""
+def _deliver(make: Make, probe: Probe, payload: Any, id: str) -> tuple[str, BaseException | None]:
+    """Deliver the job until it ends, again after a crash; its state, and the last error."""
     handler = make(probe)
+    error: BaseException | None = None
     with closing(MemoryStorage()) as storage:
-        queue = Queue("simulation", storage, visibility_timeout=LEASE_S)
-        queue.handler(handler)
+        queue = Queue("simulation", storage, visibility_timeout=LEASE_S, max_attempts=MAX_ATTEMPTS)
         queue.enqueue(id, payload)
         clock = FakeClock(queue)
-        error: BaseException | None = None
-        if crash != "none":
-            _die(queue, handler, crash)
-            probe._revive()
-        for _ in range(MAX_RUNS):
-            status = queue.get_status(id)
-            if status is None or status.state in ("completed", "failed"):
-                break
-            ran = run_one(queue)
-            if ran is None:
-                clock.advance(LEASE_S * 2)
-                continue
-            error = ran.error
-            if crash == "none":
-                break
-        status = queue.get_status(id)
+        # It ends: each delivery is an attempt, also one whose process died.
+        while (status := queue.get_status(id)) is not None and status.state not in ("completed", "failed"):
+            if jobs := queue.claim(worker_id=WORKER_ID):
+                with suppress(_Crash):
+                    error = _run(queue, handler, jobs[0], probe)
+            else:
+                delay = 0.0 if status.due_at is None else status.due_at - status.updated_at
+                clock.advance(max(LEASE_S * 2, delay))
         return "gone" if status is None else status.state, error
 
 
-def _die(queue: Queue, handler: Callable[[Any], Any], crash: str) -> None:
-    """The first delivery, by a process that dies. What it holds is never given back: its lease must run out."""
-    [job] = queue.claim(worker_id=WORKER_ID)
-    if crash != "before the handler":
-        executor = Executor(queue, handler, WORKER_ID, lambda event: None)
-        finished = executor.run(job._claimed, Signal(), lambda deadline, envelope: None)
-        if crash == "after the settle, its answer lost":
-            job._worker.settle(finished.outcome)
-            job._worker.settle(finished.outcome)  # a worker that got no answer settles again
+def _run(queue: Queue, handler: Handler, job: ClaimedJob, probe: Probe) -> BaseException | None:
+    """One delivery, and the error of its handler. A process that dies gives nothing back: its lease must run out."""
+    probe._begin()
+    finished = execute(queue, handler, job)
+    probe._point("after the handler, before the settle")  # also the end of one that died inside of the handler
+    job._worker.settle(finished.outcome)
+    try:
+        probe._point("after the settle, its answer lost")
+    except _Crash:
+        job._worker.settle(finished.outcome)  # a worker that got no answer settles again
+        raise
+    return finished.error

@@ -7,13 +7,16 @@ import re
 import pytest
 
 import reliq
+import reliq.testing
 
 from .page import ROOT
 
+PUBLIC = [("api", name) for name in reliq.__all__] + [("testing", name) for name in reliq.testing.__all__]
 
-@pytest.mark.parametrize("name", reliq.__all__)
-def test_every_public_name_is_in_the_reference(name: str) -> None:
-    text = (ROOT / "docs" / "reference" / "api.rst").read_text()
+
+@pytest.mark.parametrize(("page", "name"), PUBLIC)
+def test_every_public_name_is_in_the_reference(page: str, name: str) -> None:
+    text = (ROOT / "docs" / "reference" / f"{page}.rst").read_text()
     assert re.search(rf"^\.\. (auto)?(class|exception|function|data):: {name}$", text, re.MULTILINE)
 
 

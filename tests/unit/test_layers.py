@@ -110,6 +110,11 @@ FORBIDDEN: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
     ),
     (("http", "dashboard"), ("contrib",), "both are plain WSGI, whatever they are mounted in"),
     (("dashboard",), ("cli",), "a browser needs no command line"),
+    (
+        ("testing",),
+        ("pytest_plugin", "cli", "http", "contrib", "dashboard"),
+        "the helpers are for tests of queues, in any runner of tests",
+    ),
 ]
 
 #: Client libraries: only here may they be imported when a module is loaded. A process pays for the one it uses.
