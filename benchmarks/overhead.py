@@ -32,14 +32,21 @@ class Case:
 
 def measure(bench: Bench) -> list[Figure]:
     """Bare and watched drains in turn, of equal jobs; the cost of a case by the bare ones before and behind it."""
-    cases = [case for case in CASES if importlib.util.find_spec(case.needs) is not None]
-    if not cases:
+    cases = [case for case in CASES if _is_installed(case.needs)]
+    if len(cases) == 1:
         bench.say("overhead: left out, neither prometheus_client nor opentelemetry is installed")
         return []
     found = bench.repeat("overhead", lambda: _round(bench, cases), on_empty=False)
     return [Figure("drain, not watched", "jobs/s", found["bare"])] + [
         Figure(f"  more time with {case.name}", "%", found[case.name], case.target, "at most") for case in cases
     ]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package around it
+        return False
 
 
 def _round(bench: Bench, cases: list[Case]) -> dict[str, float]:
@@ -121,7 +128,12 @@ def _sdk(sampled: bool) -> Instrument:
     return instrument_it
 
 
+def _nothing(*_: object) -> Callable[[], object]:
+    return lambda: None
+
+
 CASES = [
+    Case("headers on each job, not watched", None, "reliq", _nothing, _traced),
     Case("metrics", METRICS, "prometheus_client", _metrics),
     Case("tracing, no SDK", TRACING, "opentelemetry", _api_only, _traced),
     Case("tracing, not sampled", TRACING, "opentelemetry.sdk", _sdk(False), _traced),

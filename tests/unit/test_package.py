@@ -56,7 +56,17 @@ def test_import_loads_no_client_library() -> None:
 
 
 def test_the_command_line_loads_what_a_command_uses() -> None:
-    heavy = "redis", "hiredis", "watchdog", "filelock", "sqlite3", "rich"
+    heavy = (
+        "redis",
+        "hiredis",
+        "watchdog",
+        "filelock",
+        "sqlite3",
+        "rich",
+        "wsgiref",
+        "prometheus_client",
+        "opentelemetry",
+    )
     assert _python(f"import sys, reliq.cli.main; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
