@@ -120,12 +120,12 @@ class Metrics(Collector):
             if durations is None:
                 durations = self._durations[queue] = _Durations()
             counts = durations.counts
-            total = 0.0
-            for outcome, seconds in runs:
-                counts[bisect_left(BUCKETS, seconds)] += 1
-                total += seconds
-                self._runs[queue, outcome] += 1
-            durations.total += total
+            outcomes, seconds = zip(*runs, strict=True)
+            for each in seconds:
+                counts[bisect_left(BUCKETS, each)] += 1
+            durations.total += sum(seconds)
+            for outcome, number in Counter(outcomes).items():
+                self._runs[queue, outcome] += number
 
     # -- a scrape ---------------------------------------------------------------------
 

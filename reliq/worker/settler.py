@@ -125,10 +125,13 @@ class Settler:
 
     def _observed(self, queue: str, entries: Sequence[Entry], answers: Sequence[Settled]) -> None:
         """Tell of a batch at once: a call for each job would cost as much as a job that does nothing."""
-        now = self.settled_at
+        now, completed = self.settled_at, State.COMPLETED
         runs = [
             # A run that a time limit or a stop took from its handler has no end of its own.
-            Run(_outcome(entry, answer), (now if entry.ended is None else entry.ended) - entry.began)
+            Run(
+                "completed" if answer.state is completed else _outcome(entry, answer),
+                (now if entry.ended is None else entry.ended) - entry.began,
+            )
             for entry, answer in zip(entries, answers, strict=True)
             if entry.began is not None
         ]
