@@ -20,7 +20,7 @@ def is_possible() -> bool:
 
 def draw(path: Path, found: dict[str, list[Figure]]) -> None:
     """One picture of all figures that at least one peer has as well; the ending of its name says which kind."""
-    panels = {label: figures for label, figures in _panels(found).items() if len(figures) > 1}
+    panels = {label: figures for label, figures in _panels(found).items() if len(figures) > 1 and "reliq" in figures}
     if not panels:
         raise SystemExit("there is nothing to draw: no peer was measured")
     matplotlib: Any = importlib.import_module("matplotlib")
