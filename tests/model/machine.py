@@ -131,8 +131,10 @@ class StorageMachine(RuleBasedStateMachine):
         # For how long a record stays whose result was gone before it was pinned is open.
         lost = {id for id in self.model.in_state(State.COMPLETED) if self.model.jobs[id].result is None}
         records: list[NewRecord] = []
-        for job in new:
-            records.append(job.record(next(self.numbers), promising, lost))
+        for n, job in enumerate(new):
+            # Nor is it said what one waits for whose id a later job of the call takes: a queue sends that one first.
+            open_ids = lost | {later.id for later in new[n + 1 :]}
+            records.append(job.record(next(self.numbers), promising, open_ids))
             promising.add(job.id)
         self._enqueue(records)
 

@@ -6,7 +6,7 @@ leaves an order open (among jobs that one call releases or recovers) positions a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reliq.lifecycle import LIVE, STORED, State
@@ -227,13 +227,13 @@ class Model:
                 answers.append(("duplicate", None))  # also when the first has failed at once
                 continue
             before = self.jobs.get(new.id)
-            answers.append(self._enqueue(new))
+            answers.append(self._enqueue(new, accepted))
             if self.jobs.get(new.id) is not before:
                 accepted[new.id] = new
         self._place()
         return answers
 
-    def _enqueue(self, new: NewRecord) -> tuple[str, bytes | None]:
+    def _enqueue(self, new: NewRecord, mates: Mapping[str, NewRecord]) -> tuple[str, bytes | None]:
         old = self.jobs.get(new.id)
         if self.knows(new):
             return "queued", None
@@ -252,7 +252,13 @@ class Model:
         if new.delay_ms:
             job.due = self.now + new.delay_ms
         job.bound = [before for before in found if before is not None]
-        if len(job.bound) < len(found) or any(before.state is State.FAILED for before in job.bound):
+        failed = [before for before in job.bound if before.state is State.FAILED]
+        if len(job.bound) < len(found) or failed:
+            if len(job.bound) == len(found) and all(mates.get(before.new.id) is before.new for before in failed):
+                # It learns of a mate's failure after it was bound: what it waits for was pinned for a moment.
+                for before in job.bound:
+                    if before.state is State.COMPLETED and not before.pins:
+                        self._begin_ttl(before)
             job.bound = []
             self._has_let_go = True  # when others of the batch are placed is open
             self._fail_dependent(job)

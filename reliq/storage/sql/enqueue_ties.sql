@@ -53,9 +53,13 @@ CREATE TEMP TRIGGER enqueue_links_do INSTEAD OF INSERT ON enqueue_links BEGIN
     LEFT JOIN job ON job.qid = NEW.qid AND job.id = a.value AND job.key < t.key  -- calls that share the step: no cycle
     WHERE t.after_ids IS NOT NULL
     ORDER BY t.n, a.key;
+    -- One that fails at once holds nothing: a pin would give a result its whole time again.
     INSERT INTO link (pred_key, is_met, dep_key)
-    SELECT pred_key, state = 'met', key FROM enqueue_link WHERE state IN ('open', 'met');
-    INSERT OR IGNORE INTO pinned SELECT pred_key FROM enqueue_link WHERE state = 'met';
+    SELECT pred_key, state = 'met', key FROM enqueue_link AS l
+    WHERE NOT EXISTS (SELECT 1 FROM enqueue_link WHERE key = l.key AND state NOT IN ('open', 'met'));
+    INSERT OR IGNORE INTO pinned
+    SELECT pred_key FROM enqueue_link AS l
+    WHERE state = 'met' AND NOT EXISTS (SELECT 1 FROM enqueue_link WHERE key = l.key AND state NOT IN ('open', 'met'));
     INSERT INTO pin SELECT NEW.now_ms, NEW.qid WHERE EXISTS (SELECT 1 FROM pinned);
 
     -- Nothing to wait for: as if it had none.

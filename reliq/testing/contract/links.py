@@ -308,6 +308,16 @@ class LinkContract(ContractBase):
         assert work_off(storage) == ["three"]
         assert look(storage, "next") == before
 
+    def test_i47_a_job_that_fails_at_once_gives_no_result_more_time(self, storage: Storage) -> None:
+        put(storage, "a", result_ttl_ms=30_000, dedup_ttl_ms=1_000)
+        run(storage)
+        expires = look(storage, "a").expires_at_ms
+        storage.skew_ms += 10_000
+        put(storage, "next", after=["a", "unknown"])
+        upkeep(storage)
+        assert state_of(storage, "next") is State.FAILED
+        assert look(storage, "a").expires_at_ms == expires
+
     def test_i47_it_is_bound_to_the_incarnation(self, storage: Storage) -> None:
         """Another life of the same id is another job."""
         put(storage, "a")
