@@ -48,7 +48,7 @@ SCRIPTS = {
     "files": files,
 }
 #: Too long for the quick run, unless asked for by name.
-LONG = {"files"}
+LONG = {"files", "overhead"}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -103,7 +103,8 @@ def test_a_batch_is_settled_in_one_round_trip(q: Queue, server: RedisServer) -> 
             costs = monitor.names()
     # 1, 2, 4 ... 256: the pool learns that the jobs are fast, and then one claim and one settle serve hundreds.
     assert costs["claim"] < 300, costs
-    assert costs["settle"] <= costs["claim"], costs
+    # On a busy machine some batches take more than 10 ms, and the monitor settles the first part of them.
+    assert costs["settle"] <= 1.5 * costs["claim"], costs
 
 
 def test_call_is_two_commands_of_the_caller_and_three_of_an_idle_worker(server: RedisServer, q: Queue) -> None:
