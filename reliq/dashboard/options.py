@@ -18,14 +18,19 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 
 
-class DashboardArguments(TypedDict, total=False):
-    """Keyword arguments of ``Dashboard``; :class:`DashboardOptions` explains them."""
+class AdapterArguments(TypedDict, total=False):
+    """What ``Dashboard`` and every adapter take; :class:`DashboardOptions` explains them."""
 
     allow_actions: bool
-    authenticate: Authenticate | None
     challenge: str
     show_payloads: bool
     hosts: Iterable[str] | None
+
+
+class DashboardArguments(AdapterArguments, total=False):
+    """Keyword arguments of ``Dashboard``."""
+
+    authenticate: Authenticate | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from reliq import Queue
-from reliq.dashboard import Dashboard
 
 HOWTO = Path(__file__).resolve().parents[2] / "docs/howto/dashboard.rst"
 
@@ -30,15 +27,18 @@ def example(start: str) -> str:
     raise AssertionError(f"no example begins with {start!r}")
 
 
-def test_in_flask(queue: Queue) -> None:
+def test_in_flask() -> None:
     flask = pytest.importorskip("flask", reason="needs the extra `flask`")
+    from reliq.contrib.flask import Reliq
+
+    reliq = Reliq()
+    reliq.handler("emails")(print)
     app = flask.Flask("shop")
     app.secret_key = "test"
+    app.config["RELIQ_URL"] = "memory://"
+    reliq.init_app(app)
     app.add_url_rule("/", view_func=lambda: "the shop")
-    found: dict[str, Any] = {"app": app}
-    dashboard = Dashboard(queue, authenticate=lambda environ: found["operator"](environ))
-    exec(example("import flask"), found | {"dashboard": dashboard}, found)
-    found["operator"].__globals__.update(found)
+    exec(example("from flask"), {"app": app, "reliq": reliq})
     client = app.test_client()
     assert client.get("/").text == "the shop"
     assert client.get("/ops/queues/").status_code == 401
@@ -47,56 +47,87 @@ def test_in_flask(queue: Queue) -> None:
     answer = client.get("/ops/queues/")
     assert answer.status_code == 200
     assert "signed in as <bdi>ann</bdi>" in answer.text
-    assert "/ops/queues/static/dashboard.css" in answer.text
-    dashboard.close()
+    assert client.get(re.findall(r"/ops/queues/static/dashboard\S+?css", answer.text)[0]).mimetype == "text/css"
+    queue = reliq.queue("emails", app)
+    form = {"action": "pause", "queue": "emails", "token": "0" * 64}
+    headers = {"Origin": "http://localhost"}
+    assert client.post("/ops/queues/act", data=form, headers=headers).status_code == 403
+    assert not queue.is_paused
+    form["token"] = re.findall(r'name="token" value="(\w+)"', client.get("/ops/queues/jobs?queue=emails").text)[0]
+    assert client.post("/ops/queues/act", data=form, headers=headers).status_code == 303
+    assert queue.is_paused
+    reliq.close(app)
 
 
-DJANGO = """
-import io
+DJANGO = r"""
+import re
+from urllib.parse import urlencode
 import django
 from django.conf import settings
 settings.configure(
-    SECRET_KEY="test", ALLOWED_HOSTS=["*"], ROOT_URLCONF="__main__", USE_TZ=True,
+    SECRET_KEY="test", ALLOWED_HOSTS=["*"], ROOT_URLCONF="__main__", USE_TZ=True, LOGIN_URL="/login/",
     SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "ATOMIC_REQUESTS": True}},
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
+    MIDDLEWARE=[f"django.{name}" for name in (
+        "middleware.security.SecurityMiddleware", "contrib.sessions.middleware.SessionMiddleware",
+        "middleware.common.CommonMiddleware", "middleware.csrf.CsrfViewMiddleware",
+        "contrib.auth.middleware.AuthenticationMiddleware", "middleware.clickjacking.XFrameOptionsMiddleware",
+    )],
+    RELIQ={"URL": "memory://", "QUEUES": {"emails": {}, "audit": {}}},
 )
 django.setup()
 from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import Client
-from django.urls import path
-from reliq import Queue
-from reliq.dashboard import Dashboard
-urlpatterns = [path("", lambda request: HttpResponse("the shop"))]
+urlpatterns = []
+exec(EXAMPLE)
+urlpatterns += [
+    path("", lambda request: HttpResponse("the shop")),
+    path("own/", include(dashboard_urls(authenticate=lambda request: request.headers.get("X-User")))),
+]
 call_command("migrate", verbosity=0)
 from django.contrib.auth.models import User
-queue = Queue("emails", "memory://")
-dashboard = Dashboard(queue, authenticate=lambda environ: operator(environ))
-exec(EXAMPLE)
+from reliq.contrib.django import queues
 
-def get(where, client=None):
-    cookies = "; ".join(f"{name}={each.value}" for name, each in client.cookies.items()) if client else ""
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": where, "HTTP_HOST": "localhost", "HTTP_COOKIE": cookies,
-               "SERVER_NAME": "localhost", "SERVER_PORT": "80", "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO()}
-    said = []
-    body = b"".join(application(environ, lambda status, headers: said.append(status)))
-    return said[0][:3], body.decode()
+client = Client(enforce_csrf_checks=True)
+assert client.get("/").content == b"the shop"
+answer = client.get("/ops/queues/jobs?queue=emails")
+assert answer.status_code == 302 and answer["Location"].startswith("/login/?next=/ops/queues/jobs"), answer
+client.force_login(User.objects.create_user("ben"))
+assert client.get("/ops/queues/").status_code == 302
+client.force_login(User.objects.create_user("ann", is_staff=True))
+answer = client.get("/ops/queues/")
+text = answer.text if hasattr(answer, "text") else answer.content.decode()
+assert answer.status_code == 200, text
+assert "signed in as <bdi>ann</bdi>" in text and "audit" in text
+assert answer["X-Frame-Options"] == "DENY"
+[style] = set(re.findall(r"/ops/queues/static/dashboard\S+?css", text))
+assert client.get(style)["Content-Type"].startswith("text/css")
 
-assert get("/") == ("200", "the shop")
-assert get("/ops/queues/")[0] == "401"
-for name, is_staff, expected in (("ben", False, "401"), ("ann", True, "200")):
-    client = Client()
-    client.force_login(User.objects.create_user(name, is_staff=is_staff))
-    status, body = get("/ops/queues/", client)
-    assert status == expected, (name, status)
-assert "signed in as <bdi>ann</bdi>" in body and "/ops/queues/static/dashboard.css" in body
-dashboard.close()
+form = {"action": "pause", "queue": "emails", "token": "0" * 64}
+def act(headers):
+    content = "application/x-www-form-urlencoded"
+    return client.post("/ops/queues/act", urlencode(form), content_type=content, headers=headers)
+
+here = {"Host": "testserver", "Origin": "http://testserver"}  # as browsers send them
+answer = act(here)
+assert answer.status_code == 403 and not queues["emails"].is_paused, (answer.status_code, answer.content)
+page = client.get("/ops/queues/jobs?queue=emails").content.decode()
+form["token"] = re.findall(r'name="token" value="(\w+)"', page)[0]
+answer = act(here | {"Origin": "http://elsewhere"})
+assert answer.status_code == 403 and not queues["emails"].is_paused
+answer = act(here)
+assert answer.status_code == 303, answer.content
+assert queues["emails"].is_paused and not queues["audit"].is_paused
+
+assert client.get("/own/").status_code == 401
+assert "signed in as <bdi>cat</bdi>" in client.get("/own/", headers={"X-User": "cat"}).content.decode()
 """
 
 
 def test_in_django() -> None:
     pytest.importorskip("django", reason="needs the extra `django`")
-    program = f"EXAMPLE = {example('from http.cookies')!r}\n{DJANGO}"
+    program = f"EXAMPLE = {example('from django')!r}\n{DJANGO}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ ELSEWHERE: dict[str, str] = {
         f"docs/coming_from/{name}.rst": "tests/unit/test_docs_tasks.py has its doctests; the rest is the other's"
         for name in ("celery", "dramatiq", "huey", "rq")
     },
-    "docs/howto/dashboard.rst": "mounts in servers that are not here; tests/dashboard/ serves it under a prefix",
+    "docs/howto/dashboard.rst": "tests/dashboard/test_mounting.py: in a Flask and a Django application",
     "docs/howto/django.rst": "tests/web/test_django.py: in a project, with the files that it shows",
     "docs/howto/flask.rst": "tests/web/test_flask.py: in an application, with the files that it shows",
 }

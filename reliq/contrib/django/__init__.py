@@ -5,7 +5,7 @@
 * ``jobs.py`` of an app holds handlers, ``manage.py reliq_worker`` runs them, with ``"reliq.contrib.django"`` in
   ``INSTALLED_APPS``.
 * ``reliq.contrib.django.backend.ReliqBackend``: a backend of ``django.tasks``, from Django 6 on.
-* ``path("jobs/", include(urls(queue)))``: a queue behind HTTP.
+* ``path("jobs/", include(urls(queue)))``: a queue behind HTTP; ``dashboard_urls()``: all of them in a browser.
 
 Only the command needs the entry in ``INSTALLED_APPS``; nothing needs a table in the database.
 """
@@ -14,6 +14,6 @@ from __future__ import annotations
 
 from .registry import Queues, integrate, queues
 from .transactions import after_commit, at_once
-from .views import urls, user_id, view
+from .views import dashboard_urls, urls, user_id, view
 
-__all__ = ["Queues", "after_commit", "at_once", "integrate", "queues", "urls", "user_id", "view"]
+__all__ = ["Queues", "after_commit", "at_once", "dashboard_urls", "integrate", "queues", "urls", "user_id", "view"]

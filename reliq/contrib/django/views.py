@@ -1,4 +1,4 @@
-"""The view, and the pattern that leads to it."""
+"""A queue behind HTTP, and the dashboard: the views, and the patterns that lead to them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from django.conf import settings
+from django.contrib.auth.decorators import user_passes_test
 from django.core.exceptions import RequestDataTooBig
 from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 
+from ...dashboard import Dashboard
+from ...dashboard.options import AdapterArguments as DashboardArguments
+from ...dashboard.source import Shown
 from ...http import Response, endpoint
 from ...http.body import too_large
 from ...http.options import AdapterArguments
 from ...http.response import Problem
 from ...http.route import mounted
 from ...queue import Queue
+from .registry import queues
 from .transactions import at_once
 
 _REQUEST = "reliq.django.request"
@@ -31,7 +36,7 @@ def urls(
     **options: Unpack[AdapterArguments],
 ) -> list[URLPattern]:
     """URL patterns for ``include``: every path below them is answered by :func:`view`."""
-    return [re_path(r"^(?P<path>(?s:.*))\Z", view(queue, authenticate=authenticate, csrf=csrf, **options))]
+    return _below(view(queue, authenticate=authenticate, csrf=csrf, **options))
 
 
 def view(
@@ -48,15 +53,11 @@ def view(
     own pages. The view takes what its pattern captures as ``path``: the part below the mount point.
     """
 
-    def of_request(environ: dict[str, Any]) -> str | None:
-        return None if authenticate is None else authenticate(environ[_REQUEST])
-
-    app = endpoint(queue, authenticate=None if authenticate is None else of_request, **options)
+    app = endpoint(queue, authenticate=None if authenticate is None else _of_request(authenticate), **options)
 
     def answer(request: HttpRequest, path: str) -> HttpResponse:
-        environ = mounted(_environ(request), request.path_info[: len(request.path_info) - len(path)])
         with at_once():  # the answer tells what became of the job, so no transaction may keep it for later
-            return _reply(app.handle(environ))
+            return _reply(app.handle(_environ(request, path)))
 
     protected = csrf_protect(answer) if csrf else answer
 
@@ -77,21 +78,65 @@ def view(
     return exempt
 
 
+def dashboard_urls(
+    shown: Shown | None = None,
+    *,
+    authenticate: Callable[[HttpRequest], str | None] | None = None,
+    **options: Unpack[DashboardArguments],
+) -> list[URLPattern]:
+    """URL patterns for ``include``: a :class:`reliq.dashboard.Dashboard` below them; the options are its.
+
+    ``shown`` is what it shows, by default the queues of the settings. Staff sees it (``django.contrib.auth``), and
+    everybody else is asked to log in; ``authenticate(request)`` decides otherwise by returning a user id, or None for
+    a 401.
+    """
+    app = Dashboard(
+        list(queues.values()) if shown is None else shown,
+        authenticate=_of_request(authenticate or _username),
+        **options,
+    )
+
+    def view(request: HttpRequest, path: str) -> HttpResponse:
+        return _reply(app.handle(_environ(request, path)))
+
+    exempt = non_atomic_requests(csrf_exempt(view))  # its forms have a token of their own
+    return _below(exempt if authenticate else user_passes_test(_may_look)(exempt))
+
+
 def user_id(request: HttpRequest) -> str | None:
     """The primary key of the user who is logged in (``django.contrib.auth``), None for nobody."""
     user = getattr(request, "user", None)
     return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-def _environ(request: HttpRequest) -> dict[str, Any]:
-    """What WSGI handed to Django, with paths as WSGI has them again, and the body by way of Django."""
+def _may_look(user: Any) -> bool:
+    return bool(user.is_active and user.is_staff)
+
+
+def _username(request: HttpRequest) -> str | None:
+    return str(request.user.get_username())
+
+
+def _of_request(authenticate: Callable[[HttpRequest], str | None]) -> Callable[[dict[str, Any]], str | None]:
+    return lambda environ: authenticate(environ[_REQUEST])
+
+
+def _below(view: Callable[..., HttpResponse]) -> list[URLPattern]:
+    return [re_path(r"^(?P<path>(?s:.*))\Z", view)]
+
+
+def _environ(request: HttpRequest, path: str) -> dict[str, Any]:
+    """What WSGI handed to Django, with paths as WSGI has them again, and the body by way of Django.
+
+    ``path`` is the part below the mount point.
+    """
     environ = dict(request.META)
     for key in ("PATH_INFO", "SCRIPT_NAME"):
         environ[key] = environ.get(key, "").encode().decode("latin-1")
     environ.pop("wsgi.input_terminated", None)  # Django reads no body without a length
     environ["wsgi.input"] = request
     environ[_REQUEST] = request
-    return environ
+    return mounted(environ, request.path_info[: len(request.path_info) - len(path)])
 
 
 def _length(request: HttpRequest) -> int:

@@ -9,12 +9,15 @@ from typing import Any, Unpack
 
 import flask
 
+from ...dashboard import Dashboard
+from ...dashboard.options import DashboardArguments
 from ...errors import InvalidJobError
 from ...http.options import EndpointArguments
 from ...options import QueueArguments
 from ...queue import Handler, Queue
 from .command import group
 from .door import blueprint
+from .mount import mount
 
 _KEY = "reliq"
 #: Config keys that hold an option of every queue.
@@ -36,6 +39,7 @@ class _State:
     defaults: Mapping[str, Any]
     configured: Mapping[str, Mapping[str, Any]]
     made: dict[str, Queue] = field(default_factory=dict)
+    dashboards: list[Dashboard] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def queues(self) -> list[Queue]:
@@ -146,9 +150,24 @@ class Reliq:
         """The queue ``name`` behind HTTP: a blueprint for ``app``, see :func:`reliq.contrib.flask.blueprint`."""
         return blueprint(self.queue(name, app), **options)
 
+    def dashboard(
+        self, app: flask.Flask | None = None, *, name: str = "reliq_dashboard", **options: Unpack[DashboardArguments]
+    ) -> flask.Blueprint:
+        """The queues of ``app``, by default of the current application, in a browser: a blueprint called ``name``.
+
+        The options are those of :class:`reliq.dashboard.Dashboard`. ``authenticate(environ)`` runs within the request:
+        ``flask.session`` and ``flask.g`` are at hand, and a ``before_request`` has run.
+        """
+        app, state = _state(app)
+        dashboard = Dashboard(self.queues(app), **options)
+        state.dashboards.append(dashboard)
+        return mount(dashboard, name)
+
     def close(self, app: flask.Flask | None = None) -> None:
         """Close the queues of ``app``, by default of the current application. They open again when they are used."""
         _, state = _state(app)
+        for dashboard in state.dashboards:
+            dashboard.close()
         with state.lock:
             for queue in state.made.values():
                 queue.close()
