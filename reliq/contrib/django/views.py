@@ -147,5 +147,8 @@ def _length(request: HttpRequest) -> int:
 def _reply(response: Response) -> HttpResponse:
     reply = HttpResponse(response.body, status=response.status)
     for name, value in response.headers:
-        reply.headers[name] = value
+        if name == "Set-Cookie":
+            reply.cookies.load(value)
+        else:
+            reply.headers[name] = value
     return reply
