@@ -240,7 +240,7 @@ def _peers(bench: Bench) -> list[Figure]:
                         "benchmarks.peers.files",
                         peer,
                         str(path / "peer"),
-                        str(bench.amount(2_000, 500)),
+                        str(bench.amount(1_000, 500)),
                         "5",
                     ]
                 )

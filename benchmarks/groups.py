@@ -30,7 +30,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 
 def _rates(bench: Bench, open_storage: Callable[[], AbstractContextManager[Storage]]) -> dict[str, float]:
-    jobs = jobs_of(bench.amount(50_000, 10_000))
+    jobs = jobs_of(bench.amount(25_000, 10_000))
     grouped = [job._replace(group=f"group-{n % GROUPS}") for n, job in enumerate(jobs)]
     # One after the other is all that a group allows: fewer say as much.
     single = [job._replace(group="group") for job in jobs[: len(jobs) // 50]]

@@ -35,7 +35,7 @@ def has_ids(peer: Peer) -> bool:
 
 
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
-    number = bench.amount(6_000, 1_500)
+    number = bench.amount(3_000, 1_500)
     contestant.clear(1)
     contestant.fill(100, number)
     before = bench.used_memory()
