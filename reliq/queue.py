@@ -40,7 +40,16 @@ from .schedules import ScheduleArguments, ScheduleInfo, Schedules
 from .serde import as_bytes, content_id
 from .storage import registry
 from .storage.base import MAX_BATCH, NO_LIMITS, Enqueued, NewRecord, Snapshot, Storage
-from .validate import MAX_ID_BYTES, check_headers, check_queue_name, check_seconds, check_text, shown_rate, to_ms
+from .validate import (
+    MAX_ID_BYTES,
+    check_function,
+    check_headers,
+    check_queue_name,
+    check_seconds,
+    check_text,
+    shown_rate,
+    to_ms,
+)
 
 if TYPE_CHECKING:
     from .tasks import Task, TaskArguments
@@ -415,8 +424,7 @@ class Queue:
         """Decorator: ``function(job)`` runs this queue's jobs. Returns it unchanged; one per Queue object."""
         if self.function is not None:
             raise InvalidJobError(f"queue {self.name!r} has a handler already: {self.function!r}")
-        if not callable(function):
-            raise InvalidJobError(f"handler must be callable, got {type(function).__name__}")
+        check_function("handler", function)
         self.function = function
         return function
 

@@ -12,7 +12,7 @@ from .job import EnqueueResult, Job
 from .options import JobArguments, JobOptions
 from .schedules import ScheduleArguments, ScheduleInfo
 from .serde import JsonSerde, content_id
-from .validate import check_seconds, check_text
+from .validate import check_function, check_seconds, check_text
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -26,8 +26,6 @@ _SCHEDULE = ("cron", "every", "tz", "missed")
 _OWN = ("id", "unique", "timeout", *_SCHEDULE)
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_DEPTH = 250
-#: To call one of these makes an object and runs nothing.
-_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class TaskArguments(JobArguments, total=False):
@@ -165,10 +163,7 @@ class Tasks:
 
 def make_task(queue: Queue, function: Callable[P, R], name: str | None, options: Mapping[str, Any]) -> Task[P, R]:
     """As ``Queue.task``."""
-    if not callable(function):
-        raise InvalidJobError(f"a task must be a function, got {type(function).__name__}")
-    if any(is_kind(each) for each in (function, type(function).__call__) for is_kind in _NOT_PLAIN):
-        raise InvalidJobError(f"a task must be a plain function, no generator and not async, got {function!r}")
+    check_function("a task", function)
     if not isinstance(queue.options.payload_serde, JsonSerde):
         serde = type(queue.options.payload_serde).__name__
         raise InvalidJobError(f"queue {queue.name!r}: tasks need payload_serde=JsonSerde(), got {serde}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ MAX_RATE = 1_000_000
 _RATE = re.compile(r"([0-9]{1,7})/([smhd])")
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: To call one of these makes an object and runs nothing.
+_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -130,6 +133,16 @@ def check_headers(value: Any) -> dict[str, str]:
     if size > MAX_HEADERS_BYTES:
         raise InvalidJobError(f"headers must be at most {MAX_HEADERS_BYTES} bytes, got {size}")
     return dict(value)
+
+
+def check_function(field: str, value: Any) -> Callable[..., Any]:
+    """Something that does its work when it is called."""
+    if not callable(value):
+        raise InvalidJobError(f"{field} must be a function, got {type(value).__name__}")
+    if any(is_kind(each) for each in (value, type(value).__call__) for is_kind in _NOT_PLAIN):
+        raise InvalidJobError(f"{field} must be a plain function, no generator and not async, got {value!r}")
+    function: Callable[..., Any] = value
+    return function
 
 
 def check_items(field: str, value: Any) -> tuple[Any, ...]:

@@ -27,8 +27,8 @@ class BullmqPy(AsyncAdapter):
         self._events: Any = None
         self._ended: dict[str, asyncio.Future[Any]] = {}
 
-    async def _make(self, kind: Any, *arguments: Any) -> Any:
-        return kind("peer", *arguments, self._connection)  # where a loop runs
+    async def _make(self, kind: Any, **options: Any) -> Any:
+        return kind("peer", {**self._connection, **options})  # where a loop runs
 
     async def enqueue(self, payload: dict[str, Any]) -> Any:
         return (await self._queue.add("handle", payload)).id
@@ -43,7 +43,9 @@ class BullmqPy(AsyncAdapter):
 
     async def call(self, payload: dict[str, Any]) -> Any:
         if self._events is None:
-            self._events = await self._make(QueueEvents)
+            # From the stream's beginning, so that none is missed between two reads; each shorter than the timeout of
+            # its socket, which would end it.
+            self._events = await self._make(QueueEvents, blockingTimeout=1_000, lastEventId="0")
             self._events.on("completed", self._completed)
             await asyncio.sleep(0.2)  # it reads from now on
         job = await self._queue.add("handle", payload)

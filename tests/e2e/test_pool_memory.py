@@ -179,6 +179,20 @@ def test_a_pool_needs_a_handler(q: Queue) -> None:
         WorkerPool(q)
 
 
+def test_a_handler_does_its_work_when_it_is_called(q: Queue) -> None:
+    async def later(_: Job) -> None: ...
+
+    def produce(_: Job) -> Iterator[int]:
+        yield 1
+
+    for odd in (later, produce):
+        with pytest.raises(InvalidJobError, match=r"handler must be a plain function, no generator and not async, got"):
+            q.handler(odd)
+    with pytest.raises(InvalidJobError, match="handler must be a function, got int"):
+        q.handler(3)  # type: ignore[arg-type]
+    q.handler(print)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"threads": 0}, {"threads": True}, {"worker_ttl": 0}, {"worker_ttl": -1}, {"prefetch": 0}, {"worker_id": ""},

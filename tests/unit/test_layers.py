@@ -51,7 +51,7 @@ RULES: dict[str, tuple[tuple[str, ...], str]] = {
         "a door speaks the verbs of a queue: it knows no storage, no envelope and no worker",
     ),
     "contrib": (
-        ("errors", "identity", "job", "options", "http", "dashboard", "queue", "cli"),
+        ("errors", "identity", "job", "options", "validate", "http", "dashboard", "queue", "cli"),
         "an adapter hands requests to the endpoint, jobs to queues and commands to the worker's, and decides nothing "
         "itself",
     ),

@@ -15,6 +15,7 @@ from ...errors import InvalidJobError
 from ...http.options import EndpointArguments
 from ...options import QueueArguments
 from ...queue import Handler, Queue
+from ...validate import check_function
 from .command import group
 from .door import blueprint
 from .mount import mount
@@ -108,6 +109,7 @@ class Reliq:
         _make("handler", name, options)
 
         def register(function: Handler) -> Handler:
+            check_function("handler", function)
             if name in self._handlers:
                 raise InvalidJobError(f"queue {name!r} has a handler already: {self._handlers[name][0]!r}")
             self._handlers[name] = function, dict(options)
