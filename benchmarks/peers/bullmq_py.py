@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from bullmq import Job, Queue, QueueEvents, Worker
+from redis.asyncio import Redis
 
 from benchmarks.peers.adapter import AsyncAdapter, Options, main, perform_async
 
@@ -43,9 +44,9 @@ class BullmqPy(AsyncAdapter):
 
     async def call(self, payload: dict[str, Any]) -> Any:
         if self._events is None:
-            # From the stream's beginning, so that none is missed between two reads; each shorter than the timeout of
-            # its socket, which would end it.
-            self._events = await self._make(QueueEvents, blockingTimeout=1_000, lastEventId="0")
+            # A timeout of the socket would pass while the loop stands still between two questions, and end the reads.
+            client = Redis.from_url(self.options.url, decode_responses=True, socket_timeout=None)
+            self._events = await self._make(QueueEvents, connection=client)
             self._events.on("completed", self._completed)
             await asyncio.sleep(0.2)  # it reads from now on
         job = await self._queue.add("handle", payload)

@@ -15,9 +15,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
@@ -44,6 +43,7 @@ MAX_WAITS = 256
 #: A connection that was idle for this long is looked at before it is used again.
 _IDLE_SECONDS = 0.5
 
+T = TypeVar("T")
 Reply = Any
 #: redis-py types its methods loosely and differently between versions: here they count as Any.
 Connection = Any
@@ -269,43 +269,32 @@ class _Stack:
         self._is_closed = False
 
     def execute(self, command: tuple[Any, ...], timeout: float) -> Reply:
-        if timeout >= self._timeout:
-            with self._connection() as connection:
-                _send(connection, command)
-                return connection.read_response()
-        with self._connection(timeout) as connection:
-            _set_timeout(connection, timeout)
-            _send(connection, command)
-            try:
-                return connection.read_response()
-            finally:
-                _set_timeout(connection, self._timeout)
+        return self._exchange(lambda connection: _ask(connection, command), min(timeout, self._timeout))
 
     def execute_until(self, command: tuple[Any, ...], overdue: Overdue) -> Reply:
         seconds, bring_about = overdue
-        with self._connection() as connection:
+
+        def talk(connection: Connection) -> Reply:
             _send(connection, command)
             if not _is_readable(connection, seconds):
                 bring_about()
             return connection.read_response()
 
+        return self._exchange(talk, self._timeout)
+
     def execute_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Reply, Reply]:
-        with self._connection() as connection:
-            _send(connection, first)
-            reply = connection.read_response()
-            _send(connection, second)
-            return reply, connection.read_response()
+        return self._exchange(lambda connection: (_ask(connection, first), _ask(connection, second)), self._timeout)
 
     def close(self) -> None:
         self._is_closed = True
         while self._idle:
             self._idle.pop()[0].disconnect()
 
-    @contextmanager
-    def _connection(self, timeout: float | None = None) -> Iterator[Connection]:
+    def _exchange(self, talk: Callable[[Connection], T], timeout: float) -> T:
+        """What ``talk`` says and hears on a connection, each read and write of which may take so long."""
         connection = self._take(timeout)
         try:
-            yield connection
+            found = talk(connection)
         except ResponseError:  # an answer like any other: the connection is in order
             self._give_back(connection)
             raise
@@ -318,8 +307,9 @@ class _Stack:
                 raise RedisTimeoutError("the time for an answer is over") from error
             raise
         self._give_back(connection)
+        return found
 
-    def _take(self, timeout: float | None) -> Connection:
+    def _take(self, timeout: float) -> Connection:
         if self._pid != os.getpid():
             # A child after a fork: the sockets are the parent's.
             # The stack before the pid, which says that it is this process's.
@@ -334,20 +324,23 @@ class _Stack:
         if time.monotonic() - used_at > _IDLE_SECONDS:
             try:
                 if not _is_readable(connection, 0):
+                    _set_timeout(connection, timeout)  # looking at it may have changed that
                     return connection
             except (RedisConnectionError, OSError):
                 pass
             connection.disconnect()  # the server closed it, or said something nobody asked for
             return self._connected(connection, timeout)
+        if connection.socket_timeout != timeout:  # whoever had it before may have had less time
+            _set_timeout(connection, timeout)
         return connection
 
-    def _connected(self, connection: Connection, timeout: float | None) -> Connection:
+    def _connected(self, connection: Connection, timeout: float) -> Connection:
         # The handshake reads answers, too.
-        connection.socket_timeout = self._timeout if timeout is None else timeout
-        connection.socket_connect_timeout = CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
+        connection.socket_timeout = timeout
+        connection.socket_connect_timeout = min(timeout, CONNECT_TIMEOUT)
         try:
             connection.connect()
-            _set_timeout(connection, self._timeout)
+            _set_timeout(connection, timeout)
         except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
             raise
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -365,6 +358,11 @@ class _Stack:
         self._idle = deque((connection, 0.0) for connection, _ in tuple(self._idle))
 
 
+def _ask(connection: Connection, command: tuple[Any, ...]) -> Reply:
+    _send(connection, command)
+    return connection.read_response()
+
+
 def _send(connection: Any, command: tuple[Any, ...]) -> None:
     # Packed by hiredis itself: the client's own way there looks at each argument first, which for a batch of
     # a hundred jobs takes longer than packing them.
@@ -378,8 +376,7 @@ def _set_timeout(connection: Any, timeout: float) -> None:
     among threads a round trip takes a third longer. TLS needs Python's, because it may read several times.
     """
     sock = connection._sock
-    if sock is None:
-        return
+    connection.socket_timeout = timeout
     if type(sock) is not socket.socket:
         sock.settimeout(timeout)
         return
