@@ -76,7 +76,7 @@ def bare_calls(bench: Bench, seconds: float, callers: int) -> dict[str, float]:
         return sorted(each), time.perf_counter() - began
 
     with _answering(bench.server.url, most):
-        callers_for(0.1, 1)
+        callers_for(seconds, callers)  # all is warm
         one, _ = callers_for(seconds, 1)
         many, took = callers_for(seconds, callers)
     return {"p50": 1000 * one[len(one) // 2], "p99": 1000 * one[len(one) * 99 // 100], "rate": len(many) / took}

@@ -68,11 +68,10 @@ def _peers(bench: Bench) -> list[Figure]:
 def _ask(bench: Bench, contestant: Contestant) -> dict[str, float]:
     """One caller for so many seconds, then many; each compares its results."""
     seconds, most = bench.seconds(0.6, 0.25), bench.amount(10_000, 3_000)
-    with working(contestant, 2 * most + 2 * THREADS) as first:
-        contestant.call(2 * THREADS, first, lanes=THREADS)  # connections are made
-        first += 2 * THREADS
-        one = contestant.call(most, first, seconds=seconds)
-        many = contestant.call(most, first + most, seconds=seconds, lanes=THREADS)
+    with working(contestant, 3 * most) as first:
+        contestant.call(most, first, seconds=seconds, lanes=THREADS)  # connections are made, and all is warm
+        one = contestant.call(most, first + most, seconds=seconds)
+        many = contestant.call(most, first + 2 * most, seconds=seconds, lanes=THREADS)
     return {
         "p50": 1000 * one["cuts"]["50"],
         "p99": 1000 * one["cuts"]["99"],

@@ -232,7 +232,8 @@ class Contestant:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if role == "serve" else log,
                 stderr=log,
-                start_new_session=True,
+                # Not a session of its own: Linux may share the cores out among sessions, and the server is in ours.
+                process_group=0,
             )
 
     def _last_words(self) -> str:

@@ -46,9 +46,9 @@ class BullmqPy(AsyncAdapter):
         if self._events is None:
             # A timeout of the socket would pass while the loop stands still between two questions, and end the reads.
             client = Redis.from_url(self.options.url, decode_responses=True, socket_timeout=None)
-            self._events = await self._make(QueueEvents, connection=client)
+            # From the stream's beginning: others call before the first read.
+            self._events = await self._make(QueueEvents, connection=client, lastEventId="0")
             self._events.on("completed", self._completed)
-            await asyncio.sleep(0.2)  # it reads from now on
         job = await self._queue.add("handle", payload)
         try:
             return await asyncio.wait_for(self._future(job.id), 60)
@@ -60,7 +60,9 @@ class BullmqPy(AsyncAdapter):
         return self._ended.setdefault(id, self.loop.create_future())
 
     def _completed(self, event: dict[str, Any], *_: Any) -> None:
-        self._future(event["jobId"]).set_result(event["returnvalue"])
+        future = self._future(event["jobId"])
+        if not future.done():
+            future.set_result(event["returnvalue"])
 
     async def queued(self) -> int:
         return int(await self._queue.client.llen("bull:peer:wait"))
