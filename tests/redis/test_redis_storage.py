@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import redis
 
 from reliq import Backoff, InvalidJobError, NewJob, Queue, Reaper, State, StorageError, WorkerPool
 from reliq.storage.base import MAX_BATCH
-from reliq.storage.redis import scripts
+from reliq.storage.redis import connection, scripts
 from reliq.storage.redis.storage import RedisStorage
 
 from ..servers import RedisServer
@@ -391,6 +392,36 @@ def test_a_server_that_is_too_old_or_absent_is_a_typed_error() -> None:
             Queue("q", storage).enqueue("a")
     finally:
         storage.close()
+
+
+def test_calls_set_no_timeout_of_a_socket_anew(
+    redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would be four system calls with the GIL held; a shorter time than before is set, and then the old one."""
+    done = RedisStorage(redis_url, prefix=redis_prefix)
+    storage = RedisStorage(redis_url, prefix=redis_prefix)
+    worker = Queue("q", done)
+    worker.handler(lambda job: job.payload)
+    timeouts: list[float] = []
+    set_timeout = connection._set_timeout
+
+    def note(of: Any, timeout: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            timeouts.append(timeout)
+        set_timeout(of, timeout)
+
+    with WorkerPool(worker, threads=1), Queue("q", storage) as q:
+        q.call("warm-1", 1)
+        monkeypatch.setattr(connection, "_set_timeout", note)
+        for n in range(5):
+            assert q.call(f"job-{n}", n) == n
+        assert timeouts == []
+        q.call("job-short", 1, timeout=2)
+        q.call("job-long", 1)
+        assert len(timeouts) == 4
+        assert max(timeouts[:2]) < 3 < min(timeouts[2:])
+    storage.close()
+    done.close()
 
 
 def test_the_package_imports_no_client_before_it_is_needed() -> None:
