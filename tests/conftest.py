@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import sys
@@ -26,6 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault: breaks servers, processes or the network on purpose")
     config.addinivalue_line("markers", "slow: takes long; left out of the quick run")
     config.addinivalue_line("filterwarnings", "error")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cron") and importlib.util.find_spec("cronsim") is None:
+        pytest.skip('pip install "reliq[cron]"')
 
 
 # -- servers --------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def test_a_clock_that_goes_back_repeats_nothing(site: Site) -> None:
         ("skip", []),
     ],
 )
-@pytest.mark.parametrize("how", [{"every": 3600}, {"cron": "0 * * * *"}])
+@pytest.mark.parametrize("how", [{"every": 3600}, pytest.param({"cron": "0 * * * *"}, marks=pytest.mark.cron)])
 def test_after_an_outage_or_a_clock_that_jumped_ahead(
     site: Site, how: dict[str, Any], missed: str, expected: list[str]
 ) -> None:
@@ -283,6 +283,7 @@ def test_all_missed_ticks_however_many(site: Site) -> None:
     assert len(ran) == len(set(ran)) == 2400
 
 
+@pytest.mark.cron
 def test_daylight_saving(site: Site) -> None:
     site.at("2026-03-27T12:00:00Z")
     site.q.schedule("nightly", cron="30 2 * * *", tz=ZoneInfo("Europe/Berlin"))
@@ -317,6 +318,7 @@ def test_an_equal_schedule_changes_nothing(site: Site) -> None:
     assert site.ticks() == ["2026-11-30T13:00:00Z"]
 
 
+@pytest.mark.cron
 def test_processes_that_start_at_once_make_one(site: Site) -> None:
     with ThreadPoolExecutor(9) as threads:
         made = list(threads.map(lambda n: site.queues[n % 3].schedule("s", cron="0 * * * *"), range(9)))
@@ -351,6 +353,7 @@ def test_a_pool_that_lags_behind_does_not_move_what_replaced_its_schedule(site: 
     assert site.run() == ["s@2026-11-30T12:01:00Z"]
 
 
+@pytest.mark.cron
 def test_get_and_remove(site: Site) -> None:
     assert site.q.schedules.get("s") is None
     assert site.q.schedules.remove("s") is False
@@ -439,6 +442,7 @@ def test_a_schedule_that_cannot_be_read_stops_no_other(site: Site) -> None:
     assert site.q.schedules.remove("later")
 
 
+@pytest.mark.cron
 def test_a_pool_without_cronsim_leaves_the_tick_to_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.q.schedule("s", cron="* * * * *")
     site.at("2026-11-30T12:01:00Z")

@@ -18,6 +18,7 @@ from reliq.errors import InvalidJobError, StorageCorruptError
 from reliq.schedule import FORMAT, GRACE_MS, MAX_DUE, MIN_DEDUP_MS, Due, Spec, tick_text
 from reliq.storage.base import NewRecord
 
+EACH_MINUTE = [{"every": 60}, pytest.param({"cron": "* * * * *"}, marks=pytest.mark.cron)]
 JOB = NewRecord("", b"", b"\x01\x00\x00\xff", 3, 3_600_000, 60_000, 86_400_000, 7, group="g")
 
 
@@ -48,13 +49,15 @@ def test_every_ticks_at_whole_multiples_since_the_epoch() -> None:
     ]
 
 
-def test_the_next_tick_is_beyond_the_one_before() -> None:
-    for schedule in (spec(every=60), spec(cron="* * * * *")):
-        noon = ms("2026-11-30T12:00:00Z")
-        assert schedule.next_after(noon - 1) == noon
-        assert schedule.next_after(noon) == noon + 60_000
+@pytest.mark.parametrize("how", EACH_MINUTE)
+def test_the_next_tick_is_beyond_the_one_before(how: dict[str, Any]) -> None:
+    schedule = spec(**how)
+    noon = ms("2026-11-30T12:00:00Z")
+    assert schedule.next_after(noon - 1) == noon
+    assert schedule.next_after(noon) == noon + 60_000
 
 
+@pytest.mark.cron
 def test_cron_in_utc_and_in_a_zone() -> None:
     assert texts(spec(cron="*/20 8 * * MON"), "2026-11-30T00:00Z", 4) == [
         "2026-11-30T08:00:00Z",
@@ -68,6 +71,7 @@ def test_cron_in_utc_and_in_a_zone() -> None:
     assert texts(spec(cron="0 0 29 2 *"), "2026-11-30T00:00Z", 2) == ["2028-02-29T00:00:00Z", "2032-02-29T00:00:00Z"]
 
 
+@pytest.mark.cron
 def test_a_time_that_spring_leaves_out_comes_once_when_the_clock_was_put_forward() -> None:
     # Berlin 2026-03-29: 02:00 becomes 03:00 at 01:00 UTC.
     assert texts(spec(cron="30 2 * * *", tz="Europe/Berlin"), "2026-03-28T00:00Z", 3) == [
@@ -83,6 +87,7 @@ def test_a_time_that_spring_leaves_out_comes_once_when_the_clock_was_put_forward
     ]
 
 
+@pytest.mark.cron
 def test_a_time_that_autumn_doubles_comes_once_whenever_one_looks() -> None:
     # Berlin 2026-10-25: 03:00 becomes 02:00 at 01:00 UTC; 02:30 is at 00:30 and at 01:30 UTC.
     nightly = spec(cron="30 2 * * *", tz="Europe/Berlin")
@@ -94,6 +99,7 @@ def test_a_time_that_autumn_doubles_comes_once_whenever_one_looks() -> None:
     assert nightly.due(first, ms("2026-10-25T01:29Z")).ticks == (ms("2026-10-25T00:30Z"),)
 
 
+@pytest.mark.cron
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
 def test_steps_run_through_the_change_of_the_clock(day: str) -> None:
     schedule = spec(cron="*/30 * * * *", tz="Europe/Berlin")
@@ -102,6 +108,7 @@ def test_steps_run_through_the_change_of_the_clock(day: str) -> None:
     assert ticks == [start + n * 1_800_000 for n in range(1, 9)]
 
 
+@pytest.mark.cron
 def test_a_change_of_half_an_hour() -> None:
     # Lord Howe 2026-04-05: 02:00 becomes 01:30 at 15:00 UTC the day before.
     schedule = spec(cron="45 1 * * *", tz="Australia/Lord_Howe")
@@ -112,6 +119,7 @@ _ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Af
 _CRONS = ("30 2 * * *", "0 0 * * *", "*/45 * * * *", "0,30 1,2,3 * * *", "*/20 2 * * *", "10 */2 * * *", "59 23 L * *")
 
 
+@pytest.mark.cron
 @given(
     st.sampled_from(_ZONES),
     st.sampled_from(_CRONS),
@@ -141,7 +149,7 @@ def test_every_pool_finds_the_same_ticks_wherever_it_begins(zone: str, cron: str
 MINUTE = 60_000
 
 
-@pytest.mark.parametrize("how", [{"every": 60}, {"cron": "* * * * *"}])
+@pytest.mark.parametrize("how", EACH_MINUTE)
 class TestPolicies:
     def test_on_time_they_do_the_same(self, how: dict[str, Any]) -> None:
         for missed in ("one", "all", "skip"):
@@ -173,12 +181,14 @@ class TestPolicies:
         assert schedule.due(hour, 3 * hour + 5) == Due((3 * hour,), 4 * hour, hour)
 
 
+@pytest.mark.cron
 def test_the_last_of_a_long_outage_is_found_soon() -> None:
     monthly = spec(cron="* * 1-5 * *")
     first, now = ms("2016-01-01T00:00Z"), ms("2026-11-30T12:00Z")
     assert monthly.due(first, now) == Due((ms("2026-11-05T23:59Z"),), ms("2026-12-01T00:00Z"), first)
 
 
+@pytest.mark.cron
 def test_a_schedule_that_never_comes_is_refused() -> None:
     with pytest.raises(InvalidJobError, match="within 50 years"):
         spec(cron="0 0 */31 2 6#5").next_after(0)
@@ -233,6 +243,17 @@ def test_a_tick_stays_known_for_a_while_however_short_its_ttls() -> None:
         ({"cron": 5}, "cron must be a str"),
         ({"cron": ""}, "cron must be 1-256 bytes"),
         ({"cron": "*" * 257}, "cron must be 1-256 bytes"),
+    ],
+)
+def test_what_is_refused(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidJobError, match=message):
+        spec(**how)
+
+
+@pytest.mark.cron
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
         ({"cron": "* * * *"}, "five fields"),
         ({"cron": "0 * * * * *"}, r"five fields .*for seconds there is every="),
         ({"cron": "@daily"}, "five fields"),
@@ -249,11 +270,12 @@ def test_a_tick_stays_known_for_a_while_however_short_its_ttls() -> None:
         ({"cron": "* * * * *", "tz": 1}, "tz must be the name of a zone.*got int"),
     ],
 )
-def test_what_is_refused(how: dict[str, Any], message: str) -> None:
+def test_what_is_refused_of_cron(how: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidJobError, match=message):
         spec(**how)
 
 
+@pytest.mark.cron
 def test_without_cronsim_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = spec(cron="* * * * *").encode()
     monkeypatch.delitem(sys.modules, "reliq.cron")
@@ -271,7 +293,11 @@ def test_without_cronsim_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "how",
-    [{"every": 0.5}, {"cron": "0 2 * * *", "tz": "Europe/Berlin", "missed": "all"}, {"every": 9, "missed": "skip"}],
+    [
+        {"every": 0.5},
+        pytest.param({"cron": "0 2 * * *", "tz": "Europe/Berlin", "missed": "all"}, marks=pytest.mark.cron),
+        {"every": 9, "missed": "skip"},
+    ],
 )
 def test_bytes_and_back(how: dict[str, Any]) -> None:
     made = spec(**how)
