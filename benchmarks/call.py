@@ -85,7 +85,7 @@ def latency(bench: Bench, blocks: int) -> dict[str, float]:
     # As a caller would do it by hand: the client's own method, the connection pinned.
     client = redis.Redis.from_url(bench.server.url, single_connection_client=True, protocol=2)
     try:
-        with _worker(bench.server.url), Queue(_QUEUE, bench.server.url) as queue:
+        with running_worker(bench.server.url, _QUEUE), Queue(_QUEUE, bench.server.url) as queue:
             for n in range(_BLOCK):  # until the worker is up, and all is warm
                 queue.call(f"warm-{n}", payload(n))
             client.set("key", "x" * 64)
@@ -116,10 +116,10 @@ def _timed(act: Callable[[int], object]) -> list[float]:
 
 
 @contextmanager
-def _worker(url: str) -> Iterator[None]:
+def running_worker(url: str, queue: str) -> Iterator[None]:
     """A pool of 8 threads in a process of its own."""
     root = Path(__file__).resolve().parents[1]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.worker", url, _QUEUE], cwd=root)
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.worker", url, queue], cwd=root)
     try:
         yield
     finally:

@@ -1,98 +1,90 @@
-"""What the guard watches: ratios of two speeds measured in turns, so that the machine's own speed falls out.
+"""What the guard watches: speeds per processor time, in terms of a loop of Python or of the server's own commands.
 
-Each is the best of several runs over the best of its yardstick: others who are busy on the machine can only slow
-either down, so the best are the least disturbed. (A median of the quotients halves when a neighbour compiles.)
+Seconds say how busy a machine is with other things, and round trips how its cores sleep; processor time says what the
+code takes. Each run measures the yardstick beside it, and the median of several runs counts.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from reliq import Queue
-from reliq.storage.base import NewRecord, Storage
 from reliq.storage.sql.memory import MemoryStorage
 
-from ..call import latency
+from ..call import running_worker
 from ..drain import drain_of, jobs_of, preload
-from ..enqueue import rate_of
-from ..harness import Bench, payload
-from ..limits import bare_rate
+from ..harness import Bare, Bench, payload
 from ..server_cost import calibrate, cost
 
 BASELINE = Path(__file__).with_name("baseline.json")
 #: How much of the baseline is enough.
 ENOUGH = 0.7
-_NOOP_S = 0.1
-#: How fast something is, and its yardstick.
-Pair = tuple[float, float]
+_PACE_S = 0.1
 
 
-def server_time(bench: Bench) -> Pair:
-    """A script that reads and writes 100 fields of a hash, in terms of a job's three transitions in batches of 100."""
-    return 1 / sum(cost(bench, 100).values()), 1 / calibrate(bench)["touch"]
+def server_time(bench: Bench) -> float:
+    """Redis: a job's three transitions in batches of 100, in terms of a script that reads and writes 100 fields."""
+    return calibrate(bench)["touch"] / sum(cost(bench, 100).values())
 
 
-def enqueue(bench: Bench) -> Pair:
-    """Jobs/s one by one, in terms of a bare loop of scripts that do nothing."""
+def enqueue(bench: Bench) -> float:
+    """The client: enqueues one by one, in terms of bare round trips of a script that does nothing."""
+    with Queue("guard", bench.server.url) as queue, _noop(bench) as noop:
+        queue.enqueue("warm", payload(0))
+        return _ratio(800, lambda: [queue.enqueue(f"job-{n}", payload(n)) for n in range(800)], noop)
+
+
+def bulk(bench: Bench) -> float:
+    """The client: jobs of enqueue_many, in terms of a loop of Python."""
     with Queue("guard", bench.server.url) as queue:
         queue.enqueue("warm", payload(0))
-        before = _noops(bench)
-        rate = rate_of(1, 800, lambda part: [queue.enqueue(f"job-{n}", payload(n)) for n in part])
-        return rate, max(before, _noops(bench))
+        return _ratio(10_000, lambda: queue.enqueue_many((f"job-{n}", payload(n)) for n in range(10_000)), _work)
 
 
-def bulk(bench: Bench) -> Pair:
-    """Jobs/s of enqueue_many, in terms of the same loop."""
-    with Queue("guard", bench.server.url) as queue:
-        queue.enqueue("warm", payload(0))
-        before = _noops(bench)
-        rate = rate_of(1, 10_000, lambda part: queue.enqueue_many((f"job-{n}", payload(n)) for n in part))
-        return rate, max(before, _noops(bench))
+def call(bench: Bench) -> float:
+    """The client: calls of a worker in another process, in terms of the same bare round trips."""
+    with running_worker(bench.server.url, "guard"), Queue("guard", bench.server.url) as queue, _noop(bench) as noop:
+        for n in range(50):  # until the worker is up, and all is warm
+            queue.call(f"warm-{n}", payload(n))
+        return _ratio(400, lambda: [queue.call(f"job-{n}", payload(n)) for n in range(400)], noop)
 
 
-def drain(bench: Bench) -> Pair:
-    """Jobs per second of processor time of a pool of 8 threads with results, in terms of a loop of Python."""
+def drain(bench: Bench) -> float:
+    """The worker: a pool of 8 threads with results, in terms of a loop of Python."""
     jobs = jobs_of(8_000)
     with bench.storage() as storage:
-        return _drained(storage, jobs)
+        preload(storage, jobs)
+        return _ratio(len(jobs), lambda: drain_of(storage, jobs), _work)
 
 
-def drain_memory(_: Bench) -> Pair:
+def drain_memory(_: Bench) -> float:
     """The same in memory."""
     jobs = jobs_of(5_000)
     storage = MemoryStorage()
     try:
-        return _drained(storage, jobs)
+        preload(storage, jobs)
+        return _ratio(len(jobs), lambda: drain_of(storage, jobs), _work)
     finally:
         storage.close()
 
 
-def call(bench: Bench) -> Pair:
-    """A GET's median, in terms of a call's across processes."""
-    found = latency(bench, blocks=2)
-    return 1 / found["p50"], 1 / found["get"]
-
-
-RATIOS: dict[str, Callable[[Bench], Pair]] = {
-    ratio.__name__: ratio for ratio in (server_time, enqueue, bulk, drain, drain_memory, call)
+RATIOS: dict[str, Callable[[Bench], float]] = {
+    ratio.__name__: ratio for ratio in (server_time, enqueue, bulk, call, drain, drain_memory)
 }
 
 
-def measure(bench: Bench, name: str, runs: int) -> list[Pair]:
-    """So many runs, on an empty server each."""
+def measure(bench: Bench, name: str, runs: int) -> float:
+    """The median of so many runs, on an empty server each."""
     found = []
     for _ in range(runs):
         bench.empty()
         found.append(RATIOS[name](bench))
-    return found
-
-
-def ratio_of(pairs: list[Pair]) -> float:
-    """The best over the best."""
-    return max(speed for speed, _ in pairs) / max(yardstick for _, yardstick in pairs)
+    return statistics.median(found)
 
 
 def baseline() -> dict[str, float]:
@@ -101,23 +93,32 @@ def baseline() -> dict[str, float]:
     return known
 
 
-def _noops(bench: Bench) -> float:
-    return bare_rate(bench.server.url, ("EVALSHA", bench.load_script("return 1"), 0), _NOOP_S)
-
-
-def _drained(storage: Storage, jobs: list[NewRecord]) -> Pair:
-    """By processor time: how 8 threads and a server share two cores with others is nothing to hold a limit against."""
-    preload(storage, jobs)
-    before = _loops()
+def _ratio(number: int, act: Callable[[], object], unit: Callable[[], object]) -> float:
+    """How many of ``act``'s ``number`` things take as long as one ``unit``, by this process's processor time."""
+    before = _pace(unit)
     began = time.process_time()
-    drain_of(storage, jobs)
-    return len(jobs) / (time.process_time() - began), max(before, _loops())
+    act()
+    took = time.process_time() - began
+    return number / took / ((before + _pace(unit)) / 2)
 
 
-def _loops() -> float:
-    """Dictionaries made and unmade, per second of processor time."""
+def _pace(unit: Callable[[], object]) -> float:
     began, number = time.process_time(), 0
-    while (took := time.process_time() - began) < _NOOP_S:
-        sum(dict.fromkeys(range(100), number).values())
+    while (took := time.process_time() - began) < _PACE_S:
+        unit()
         number += 1
     return number / took
+
+
+def _work() -> None:
+    sum(dict.fromkeys(range(100), 1).values())
+
+
+@contextmanager
+def _noop(bench: Bench) -> Iterator[Callable[[], object]]:
+    link = Bare(bench.server.url)
+    command = ("EVALSHA", bench.load_script("return 1"), 0)
+    try:
+        yield lambda: link.ask(command)
+    finally:
+        link.close()
