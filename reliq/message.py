@@ -6,13 +6,14 @@ Layout: one byte format version, a two-byte little-endian header length, the hea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .errors import InvalidJobError, StorageCorruptError
 from .retry import MAX_SECONDS, Backoff
+from .serde import dump_json, load_json
 
 FORMAT = 1
 #: What its length, two bytes, can say.
@@ -23,7 +24,7 @@ _ONLY_STR = {str}
 
 
 class Message(NamedTuple):
-    """A decoded envelope. ``headers`` may be shared between messages: never change it."""
+    """A decoded envelope."""
 
     payload: bytes
     headers: Mapping[str, str] = MappingProxyType({})
@@ -53,7 +54,7 @@ def head(
         options["backoff"] = [backoff.base, backoff.factor, backoff.cap, backoff.jitter]
     if after:
         options["after"] = after
-    header = json.dumps(options, separators=(",", ":"), ensure_ascii=False).encode()
+    header = dump_json(options)
     if len(header) > MAX_HEADER_BYTES:
         raise InvalidJobError(
             f"the ids of after and the headers must take at most {MAX_HEADER_BYTES} bytes together, got {len(header)}"
@@ -80,17 +81,21 @@ def decode(data: bytes) -> Message:
         raise StorageCorruptError(f"the stored message has format {data[:1]!r}; this version of reliq reads {FORMAT}")
     end = 3 + int.from_bytes(data[1:3], "little")
     try:
-        options = json.loads(data[3:end].decode())  # of bytes it would guess the encoding, which takes longer
-        backoff = Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF
-        return Message(
-            data[end:],
-            _headers(options.get("headers", {})),
-            _time_limit(options.get("time_limit")),
-            backoff,
-            _after(options.get("after", [])),
-        )
+        headers, time_limit, backoff, after = _options(bytes(data[3:end]))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StorageCorruptError(f"the stored message's header cannot be read: {error}") from error
+    return Message(data[end:], headers.copy(), time_limit, backoff, after)  # a handler may change its own headers
+
+
+@lru_cache(32)  # jobs of one queue, or enqueued together, mostly have the same ones
+def _options(header: bytes) -> tuple[dict[str, str], float | None, Backoff, tuple[str, ...]]:
+    options = load_json(header)
+    return (
+        _headers(options.get("headers", {})),
+        _time_limit(options.get("time_limit")),
+        Backoff(*options["backoff"]) if "backoff" in options else _DEFAULT_BACKOFF,
+        _after(options.get("after", [])),
+    )
 
 
 def _headers(value: Any) -> dict[str, str]:

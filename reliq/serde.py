@@ -6,15 +6,24 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import SerdeError
 
+load_json: Callable[[bytes], Any]
+dump_json: Callable[[Any], bytes]
 try:
     import orjson
 except ImportError:  # no wheel for this interpreter (free-threaded builds)
-    orjson = None  # type: ignore[assignment]
+    load_json = json.loads
+
+    def dump_json(value: Any) -> bytes:
+        """JSON in UTF-8, without spaces; raises TypeError or ValueError."""
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+else:
+    load_json, dump_json = orjson.loads, orjson.dumps
 
 
 @runtime_checkable
@@ -37,16 +46,14 @@ class JsonSerde:
         """Encode ``value``; raises SerdeError naming the place of the first value that does not fit."""
         _refuse_lossy(value)
         try:
-            if orjson is not None:
-                return orjson.dumps(value)
-            return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+            return dump_json(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise SerdeError(f"cannot be encoded as JSON: {error}") from error
 
     def loads(self, data: bytes) -> Any:
         """Decode ``data``; raises SerdeError when it is not JSON."""
         try:
-            return json.loads(data) if orjson is None else orjson.loads(data)
+            return load_json(data)
         except (ValueError, RecursionError) as error:
             raise SerdeError(f"is not JSON: {error}") from error
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from ...errors import InvalidJobError
 from ...lifecycle import FINISHED, STORED, State
+from ...serde import load_json
 from ..base import (
     FALLBACK_MS,
     MAX_BATCH,
@@ -38,11 +39,6 @@ from .connection import Database, Row, Write
 from .events import LISTEN_SECONDS, Dispatcher
 from .statements import MISSING, READ
 from .wakeups import Bell, LocalDoorbell, Wakeups
-
-try:
-    from orjson import loads as _loads
-except ImportError:  # no wheel for this interpreter (free-threaded builds)
-    from json import loads as _loads  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -159,7 +155,7 @@ class SqlStorage(Storage):
         for n, status, state, nonce, result, key, news in out:
             job = jobs[n - 1]
             if news is not None:
-                changes = _loads(news)
+                changes = load_json(news)
             if status != "new" or state != "queued":
                 n_queued -= 1
             if status == "new":
@@ -184,7 +180,7 @@ class SqlStorage(Storage):
                 questions=("SELECT more, jobs, ties, wait_ms FROM claim_more ORDER BY rowid",),
             )
         )  # fmt: skip
-        jobs = _loads(listed)
+        jobs = load_json(listed)
         if jobs or more:
             self._changed(queue, has_work=bool(more))
         from_hex = bytes.fromhex
@@ -196,7 +192,7 @@ class SqlStorage(Storage):
             for id, nonce, token, attempts, max_attempts, created_ms, priority, has_waiter, message in jobs
         ]  # fmt: skip
         if ties is not None:
-            for n, group, sequence, is_persistent in _loads(ties):
+            for n, group, sequence, is_persistent in load_json(ties):
                 claimed[n] = claimed[n]._replace(group=group, sequence=sequence, is_persistent=bool(is_persistent))
         return Claim(claimed, bool(more), wait_ms)
 
@@ -226,7 +222,7 @@ class SqlStorage(Storage):
         for n, name, is_new, news in out:
             outcome = outcomes[n - 1]
             if news is not None:
-                changes = _loads(news)
+                changes = load_json(news)
             state = states[n - 1] = None if name is None else _STATES[name]
             if is_new and state is State.FAILING:
                 dues.append(now + outcome.delay_ms)
