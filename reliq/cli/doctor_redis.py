@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import StorageUnavailableError
-from ..storage.redis.connection import Link, UnreachableError, connect
+from ..storage.redis.connection import Link, connect
+from ..storage.redis.wire import UnreachableError
 from .findings import Finding, ok, problem, warning
 
 _OLDEST = (6, 2)

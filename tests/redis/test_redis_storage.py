@@ -17,8 +17,9 @@ import redis
 
 from reliq import Backoff, InvalidJobError, NewJob, Queue, Reaper, State, StorageError, WorkerPool
 from reliq.storage.base import MAX_BATCH
-from reliq.storage.redis import connection, scripts
+from reliq.storage.redis import scripts
 from reliq.storage.redis.storage import RedisStorage
+from reliq.storage.redis.wire import Wire
 
 from ..servers import RedisServer
 
@@ -403,16 +404,16 @@ def test_calls_set_no_timeout_of_a_socket_anew(
     worker = Queue("q", done)
     worker.handler(lambda job: job.payload)
     timeouts: list[float] = []
-    set_timeout = connection._set_timeout
+    set_timeout = Wire.set_timeout
 
-    def note(of: Any, timeout: float) -> None:
+    def note(of: Wire, timeout: float) -> None:
         if threading.current_thread() is threading.main_thread():
             timeouts.append(timeout)
         set_timeout(of, timeout)
 
     with WorkerPool(worker, threads=1), Queue("q", storage) as q:
         q.call("warm-1", 1)
-        monkeypatch.setattr(connection, "_set_timeout", note)
+        monkeypatch.setattr(Wire, "set_timeout", note)
         for n in range(5):
             assert q.call(f"job-{n}", n) == n
         assert timeouts == []

@@ -23,6 +23,7 @@ from reliq import (
     WorkerPool,
 )
 from reliq.storage.redis.connection import DirectLink
+from reliq.storage.redis.wire import Wire
 
 from ..faults.support import Monitor, blocked, until
 from ..servers import RedisServer, find_binary
@@ -127,20 +128,21 @@ class _Interrupt(BaseException):
     """As KeyboardInterrupt, without ending the test run."""
 
 
-def test_an_interrupted_command_leaves_no_reply_for_the_next_one(storage: RedisStorage) -> None:
+def test_an_interrupted_command_leaves_no_reply_for_the_next_one(
+    storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An interrupted command left its reply in the socket, and the next caller took it for its own."""
     q = Queue("q", storage)
     q.enqueue("a", "A")
     q.enqueue("b", "B")
     stack = _link(storage)._short
-    [(kept, _)] = stack._idle
-    real = kept.read_response
+    assert len(stack._idle) == 1
 
-    def interrupted(*arguments: Any, **how: Any) -> Any:
-        kept.read_response = real
+    def interrupted(wire: Wire) -> Any:
+        monkeypatch.undo()
         raise _Interrupt
 
-    kept.read_response = interrupted
+    monkeypatch.setattr(Wire, "read", interrupted)
     with pytest.raises(_Interrupt):
         q.get_status("a")
     assert not stack._idle
@@ -155,8 +157,8 @@ def test_control_a_connection_that_is_kept_after_an_interruption_answers_the_wro
     link = _link(storage)
     link.execute("SET", "a", "A")
     link.execute("SET", "b", "B")
-    [(kept, _)] = link._short._idle
-    kept.send_command("GET", "a")  # interrupted here, and given back
+    [kept] = link._short._idle
+    kept.send(("GET", "a"))  # interrupted here, and given back
     assert link.execute("GET", "b")[0] == b"A"
     kept.disconnect()
 

@@ -15,8 +15,9 @@ from ...errors import (
     StorageError,
     StorageUnavailableError,
 )
-from .connection import BLOCK_MARGIN, BLOCK_SECONDS, COMMAND_TIMEOUT, MAX_WAITS, Link, Overdue, Reply, UnreachableError
+from .connection import BLOCK_MARGIN, BLOCK_SECONDS, COMMAND_TIMEOUT, MAX_WAITS, Link
 from .scripts import script
+from .wire import Overdue, Reply, UnreachableError
 
 #: Errors with which a server says that it did not carry out a command, and that a later try may work.
 _LATER = (

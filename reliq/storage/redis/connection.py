@@ -1,64 +1,43 @@
 """Connections to the server: one pool for each storage, with every default of the client set explicitly.
 
 redis-py's defaults repeat a command up to ten times when its answer is late; reliq repeats only
-what is safe to repeat, and does so itself. This module is the one place that knows the
-client library's classes; its loose types end here.
+what is safe to repeat, and does so itself. This module and :mod:`.wire` are the places that know
+the client library's classes; its loose types end here.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import select
-import socket
-import struct
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, cast
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
-from hiredis import pack_command
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool, UnixDomainSocketConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from ...errors import InvalidJobError, StorageError
+from ...errors import InvalidJobError
+from .wire import CONNECT_TIMEOUT, Overdue, Reply, Stack, UnreachableError
 
-#: Seconds a command may take, and a connection to be made.
+#: Seconds a command may take.
 COMMAND_TIMEOUT = 5.0
-CONNECT_TIMEOUT = 5.0
 #: The longest one blocking read lasts, and how much later than that the server may answer.
 BLOCK_SECONDS = 10.0
 BLOCK_MARGIN = 5.0
 #: Callers that may block at once; more wait for a place, so that they cannot starve the workers.
 MAX_WAITS = 256
-#: A connection that was idle for this long is looked at before it is used again.
-_IDLE_SECONDS = 0.5
 
-T = TypeVar("T")
-Reply = Any
 #: redis-py types its methods loosely and differently between versions: here they count as Any.
-Connection = Any
 _node: Any = ClusterNode
 _sentinel: Any = Sentinel
 _sentinel_pool: Any = SentinelConnectionPool
 _cluster: Any = RedisCluster
-
-
-class UnreachableError(Exception):
-    """No connection could be made, so nothing was sent."""
-
-
-#: See :meth:`Link.block`.
-Overdue: TypeAlias = tuple[float, Callable[[], None]]
 
 
 class Link(Protocol):
@@ -173,8 +152,8 @@ class DirectLink:
     def __init__(self, make_pool: Callable[[float], ConnectionPool], sentinel: Any = None) -> None:
         self._make_pool = make_pool
         self._sentinel = sentinel
-        self._short = _Stack(make_pool(COMMAND_TIMEOUT), COMMAND_TIMEOUT)
-        self._long = _Stack(make_pool(BLOCK_SECONDS + BLOCK_MARGIN), BLOCK_SECONDS + BLOCK_MARGIN)
+        self._short = Stack(make_pool(COMMAND_TIMEOUT), COMMAND_TIMEOUT)
+        self._long = Stack(make_pool(BLOCK_SECONDS + BLOCK_MARGIN), BLOCK_SECONDS + BLOCK_MARGIN)
 
     def execute(
         self, *command: Any, replicas: int = 0, replica_ms: int = 0, timeout: float = COMMAND_TIMEOUT
@@ -252,148 +231,6 @@ class ClusterLink:
                 except (redis.RedisError, RedisClusterException, OSError) as error:
                     raise UnreachableError(str(error)) from error
             return client
-
-
-class _Stack:
-    """Idle connections, last in first out. As many as threads ever used them at once.
-
-    Taking from a deque is atomic and costs a fraction of the client's pool, which
-    locks, checks and counts around every command.
-    """
-
-    def __init__(self, pool: ConnectionPool, timeout: float) -> None:
-        self._pool = pool
-        self._timeout = timeout
-        self._idle: deque[tuple[Connection, float]] = deque()
-        self._pid = os.getpid()
-        self._is_closed = False
-
-    def execute(self, command: tuple[Any, ...], timeout: float) -> Reply:
-        return self._exchange(lambda connection: _ask(connection, command), min(timeout, self._timeout))
-
-    def execute_until(self, command: tuple[Any, ...], overdue: Overdue) -> Reply:
-        seconds, bring_about = overdue
-
-        def talk(connection: Connection) -> Reply:
-            _send(connection, command)
-            if not _is_readable(connection, seconds):
-                bring_about()
-            return connection.read_response()
-
-        return self._exchange(talk, self._timeout)
-
-    def execute_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Reply, Reply]:
-        return self._exchange(lambda connection: (_ask(connection, first), _ask(connection, second)), self._timeout)
-
-    def close(self) -> None:
-        self._is_closed = True
-        while self._idle:
-            self._idle.pop()[0].disconnect()
-
-    def _exchange(self, talk: Callable[[Connection], T], timeout: float) -> T:
-        """What ``talk`` says and hears on a connection, each read and write of which may take so long."""
-        connection = self._take(timeout)
-        try:
-            found = talk(connection)
-        except ResponseError:  # an answer like any other: the connection is in order
-            self._give_back(connection)
-            raise
-        except BaseException as error:
-            # Whatever interrupted the exchange, an answer may still be on its way: never reuse.
-            connection.disconnect()
-            if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
-                self._drop_idle()
-            if isinstance(error.__context__, BlockingIOError):  # what the client makes of the kernel's timeouts
-                raise RedisTimeoutError("the time for an answer is over") from error
-            raise
-        self._give_back(connection)
-        return found
-
-    def _take(self, timeout: float) -> Connection:
-        if self._pid != os.getpid():
-            # A child after a fork: the sockets are the parent's.
-            # The stack before the pid, which says that it is this process's.
-            self._idle = deque()
-            self._pid = os.getpid()
-        if self._is_closed:
-            raise StorageError("the storage was closed; make a new one")
-        try:
-            connection, used_at = self._idle.pop()
-        except IndexError:
-            return self._connected(self._pool.make_connection(), timeout)
-        if time.monotonic() - used_at > _IDLE_SECONDS:
-            try:
-                if not _is_readable(connection, 0):
-                    _set_timeout(connection, timeout)  # looking at it may have changed that
-                    return connection
-            except (RedisConnectionError, OSError):
-                pass
-            connection.disconnect()  # the server closed it, or said something nobody asked for
-            return self._connected(connection, timeout)
-        if connection.socket_timeout != timeout:  # whoever had it before may have had less time
-            _set_timeout(connection, timeout)
-        return connection
-
-    def _connected(self, connection: Connection, timeout: float) -> Connection:
-        # The handshake reads answers, too.
-        connection.socket_timeout = timeout
-        connection.socket_connect_timeout = min(timeout, CONNECT_TIMEOUT)
-        try:
-            connection.connect()
-            _set_timeout(connection, timeout)
-        except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
-            raise
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            connection.disconnect()
-            raise UnreachableError(str(error)) from error
-        return connection
-
-    def _give_back(self, connection: Connection) -> None:
-        self._idle.append((connection, time.monotonic()))
-        if self._is_closed:
-            self.close()
-
-    def _drop_idle(self) -> None:
-        # One broken connection means that the others are likely broken too: look before use.
-        self._idle = deque((connection, 0.0) for connection, _ in tuple(self._idle))
-
-
-def _ask(connection: Connection, command: tuple[Any, ...]) -> Reply:
-    _send(connection, command)
-    return connection.read_response()
-
-
-def _send(connection: Any, command: tuple[Any, ...]) -> None:
-    # Packed by hiredis itself: the client's own way there looks at each argument first, which for a batch of
-    # a hundred jobs takes longer than packing them.
-    connection.send_packed_command([pack_command(command)], check_health=False)
-
-
-def _set_timeout(connection: Any, timeout: float) -> None:
-    """Let the kernel watch the time.
-
-    A socket with a timeout of Python's polls before each read and write, and gives the GIL away once more for it:
-    among threads a round trip takes a third longer. TLS needs Python's, because it may read several times.
-    """
-    sock = connection._sock
-    connection.socket_timeout = timeout
-    if type(sock) is not socket.socket:
-        sock.settimeout(timeout)
-        return
-    limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        sock.setsockopt(socket.SOL_SOCKET, option, limit)
-    if sock.gettimeout() is not None:
-        sock.settimeout(None)
-
-
-def _is_readable(connection: Any, seconds: float) -> bool:
-    sock = connection._sock
-    if type(sock) is not socket.socket:
-        return bool(connection.can_read(seconds))
-    poll = select.poll()  # the client's own way would set the timeouts anew
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
 
 
 #: What a URL's query may say; how often and how long things are sent is decided here.
