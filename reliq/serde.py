@@ -22,8 +22,11 @@ except ImportError:  # no wheel for this interpreter (free-threaded builds)
     def dump_json(value: Any) -> bytes:
         """JSON in UTF-8, without spaces; raises TypeError or ValueError."""
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+    _HAS_ORJSON = False
 else:
     load_json, dump_json = orjson.loads, orjson.dumps
+    _HAS_ORJSON = True
 
 
 @runtime_checkable
@@ -44,11 +47,16 @@ class JsonSerde:
 
     def dumps(self, value: Any) -> bytes:
         """Encode ``value``; raises SerdeError naming the place of the first value that does not fit."""
-        _refuse_lossy(value)
         try:
-            return dump_json(value)
+            data = dump_json(value)
         except (TypeError, ValueError, RecursionError) as error:
+            _refuse_lossy(value)
             raise SerdeError(f"cannot be encoded as JSON: {error}") from error
+        # All that orjson changes without an error it writes as null; the search costs a twentieth of a look at
+        # every value. Another encoder changes other things.
+        if b"null" in data or not _HAS_ORJSON:
+            _refuse_lossy(value)
+        return data
 
     def loads(self, data: bytes) -> Any:
         """Decode ``data``; raises SerdeError when it is not JSON."""
@@ -99,7 +107,7 @@ def content_id(payload: Any) -> str:
     else:
         _refuse_lossy(payload)
         try:
-            if orjson is not None:
+            if _HAS_ORJSON:
                 data = orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)
             else:
                 data = json.dumps(

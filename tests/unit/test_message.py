@@ -10,6 +10,7 @@ import pytest
 from reliq.errors import InvalidJobError, StorageCorruptError
 from reliq.message import MAX_HEADER_BYTES, Message, decode, encode
 from reliq.retry import Backoff
+from reliq.serde import JsonSerde, content_id
 
 WHOLE = Message(b"\0payload", {"trace": "ü \U0001f600"}, 2.5, Backoff(0.5, 3.0, 60.0, 0.0), ("a", "b"))
 
@@ -67,3 +68,28 @@ def test_without_orjson_the_same_bytes_are_made_and_read() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert done.stdout == encode(b"", dict(WHOLE.headers), *WHOLE[2:])
+
+
+def test_without_orjson_values_have_the_same_bytes_and_ids_and_the_same_are_refused() -> None:
+    code = """
+import sys
+sys.modules["orjson"] = None
+from reliq.errors import SerdeError
+from reliq.serde import JsonSerde, content_id
+refused = 0
+for value in (float("nan"), [float("inf")], {"a": 2**64}, {"a": [-(2**63) - 1]}):
+    try:
+        JsonSerde().dumps(value)
+    except SerdeError:
+        refused += 1
+print(refused, content_id(VALUE), JsonSerde().dumps(VALUE).hex())
+"""
+    value = {"b": [1, 2.5, None, "\u00e9"], "a": 2**64 - 1}
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("VALUE", repr(value))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["4", content_id(value), JsonSerde().dumps(value).hex()]
