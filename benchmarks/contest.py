@@ -48,18 +48,18 @@ class Peer:
     has_results_off: bool = False
 
 
-RELIQ = Peer("reliq", "reliq", 40_000, "reliq")
+RELIQ = Peer("reliq", "reliq", 30_000, "reliq")
 PEERS = (
-    Peer("rq", "rq", 700, has_results_off=True),
-    Peer("dramatiq", "dramatiq", 2_000, has_results_off=True),
-    Peer("celery", "celery", 700, has_results_off=True),
-    Peer("huey", "huey", 2_200, has_results_off=True),
-    Peer("taskiq", "taskiq", 2_000, is_synchronous=False, has_results_off=True),
-    Peer("saq", "saq", 2_000, is_synchronous=False),
+    Peer("rq", "rq", 400, has_results_off=True),
+    Peer("dramatiq", "dramatiq", 1_100, has_results_off=True),
+    Peer("celery", "celery", 350, has_results_off=True),
+    Peer("huey", "huey", 700, has_results_off=True),
+    Peer("taskiq", "taskiq", 1_000, is_synchronous=False, has_results_off=True),
+    Peer("saq", "saq", 1_000, is_synchronous=False),
     Peer("arq", "arq", 800, is_synchronous=False, has_results_off=True),
-    Peer("bullmq-py", "bullmq_py", 2_000, is_synchronous=False),
-    Peer("bullmq", "bullmq", 10_000, "node", is_synchronous=False),
-    Peer("platformatic", "platformatic", 8_000, "node", is_synchronous=False),
+    Peer("bullmq-py", "bullmq_py", 1_100, is_synchronous=False),
+    Peer("bullmq", "bullmq", 6_000, "node", is_synchronous=False),
+    Peer("platformatic", "platformatic", 3_300, "node", is_synchronous=False),
 )
 
 

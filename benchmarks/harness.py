@@ -130,8 +130,8 @@ class Bench:
         return int(stats["usec"]), int(stats["calls"])
 
     def await_nobody_blocked(self) -> None:
-        """Return when no client waits in a blocking command any more."""
-        deadline = time.monotonic() + 5.0
+        """Return when no client waits in a blocking command any more, or soon: a producer may wait for events."""
+        deadline = time.monotonic() + 1.0
         while self._client.info("clients")["blocked_clients"] and time.monotonic() < deadline:
             time.sleep(0.005)
 
