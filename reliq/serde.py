@@ -8,24 +8,29 @@ import json
 import math
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import SerdeError
 
 load_json: Callable[[bytes], Any]
 dump_json: Callable[[Any], bytes]
+_dump_sorted: Callable[[Any], bytes]
 try:
     import orjson
 except ImportError:  # no wheel for this interpreter (free-threaded builds)
     load_json = json.loads
 
-    def dump_json(value: Any) -> bytes:
+    def dump_json(value: Any, sort_keys: bool = False) -> bytes:
         """JSON in UTF-8, without spaces; raises TypeError or ValueError."""
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
+        return text.encode()
 
+    _dump_sorted = partial(dump_json, sort_keys=True)
     _HAS_ORJSON = False
 else:
     load_json, dump_json = orjson.loads, orjson.dumps
+    _dump_sorted = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
     _HAS_ORJSON = True
 
 
@@ -47,16 +52,7 @@ class JsonSerde:
 
     def dumps(self, value: Any) -> bytes:
         """Encode ``value``; raises SerdeError naming the place of the first value that does not fit."""
-        try:
-            data = dump_json(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            _refuse_lossy(value)
-            raise SerdeError(f"cannot be encoded as JSON: {error}") from error
-        # All that orjson changes without an error it writes as null; the search costs a twentieth of a look at
-        # every value. Another encoder changes other things.
-        if b"null" in data or not _HAS_ORJSON:
-            _refuse_lossy(value)
-        return data
+        return _encode(value, dump_json)
 
     def loads(self, data: bytes) -> Any:
         """Decode ``data``; raises SerdeError when it is not JSON."""
@@ -105,17 +101,22 @@ def content_id(payload: Any) -> str:
     if isinstance(payload, bytes | bytearray | memoryview):
         data = bytes(payload)
     else:
-        _refuse_lossy(payload)
-        try:
-            if _HAS_ORJSON:
-                data = orjson.dumps(payload, option=orjson.OPT_SORT_KEYS)
-            else:
-                data = json.dumps(
-                    payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-                ).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise SerdeError(f"payload: no content id, it cannot be encoded as JSON: {error}") from error
+        data = _encode(payload, _dump_sorted, "payload: no content id, it ")
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _encode(value: Any, dump: Callable[[Any], bytes], whose: str = "") -> bytes:
+    """What ``dump`` makes of ``value``; raises SerdeError, naming the place of the first value that it would change."""
+    try:
+        data = dump(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        _refuse_lossy(value)
+        raise SerdeError(f"{whose}cannot be encoded as JSON: {error}") from error
+    # All that orjson changes without an error it writes as null; the search costs a twentieth of a look at
+    # every value. The other encoder changes other things.
+    if b"null" in data or not _HAS_ORJSON:
+        _refuse_lossy(value)
+    return data
 
 
 _SCALARS = frozenset({str, bool, type(None)})
