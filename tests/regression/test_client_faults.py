@@ -171,6 +171,21 @@ def test_connections_that_the_server_closed_while_idle_heal(server: RedisServer,
         assert q.enqueue(f"job-{n}").status == "queued"
 
 
+def test_a_connection_to_a_server_that_became_a_replica_is_given_up(server: RedisServer, storage: RedisStorage) -> None:
+    """Who is the master now shows only when connecting."""
+    link = _link(storage)
+    link.execute("SET", "a", "A")
+    [kept] = link._short._idle
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(redis.ReadOnlyError):
+        link.execute("SET", "a", "B")
+    assert not link._short._idle
+    assert link.execute("GET", "a")[0] == b"A"
+    assert kept not in link._short._idle
+    server.command("REPLICAOF", "NO", "ONE")
+    assert link.execute("SET", "a", "B")[0] == b"OK"
+
+
 def test_blocked_callers_starve_neither_heartbeat_nor_settle(storage: RedisStorage) -> None:
     """One shared pool of connections starved itself once its runners blocked."""
     q = Queue("q", storage)

@@ -26,6 +26,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StorageError
 
+#: Seconds a connection may take to be made.
 CONNECT_TIMEOUT = 5.0
 #: A connection that was idle for this long is looked at before it is used again.
 _IDLE_SECONDS = 0.5
