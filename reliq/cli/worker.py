@@ -201,6 +201,7 @@ class _Quota:
             is_last = self._left == 0
         if is_last:
             log.info("so many jobs ran as --max-jobs allows: stopping")
+            self._pool.quiet()  # at once: the stop is another thread's, and until it begins runners would claim
             self._pool.stop(self._drain_timeout)  # does not wait: this is a thread of the pool
 
 
