@@ -65,16 +65,11 @@ class Runner(Service):
         source: Source | None = None
         while True:
             try:
-                claimed = None
                 if source is None or source.is_closed:
-                    with self._turnstile.place:
-                        source = self._turnstile.next()
-                        if source is None:
-                            return
-                        if source.size.size > 1:
-                            # Short jobs: the next one to wait would contend with this thread for the GIL.
-                            claimed = self._claim(source)
-                batch, more = claimed or self._claim(source)
+                    source = self._turnstile.next()
+                if source is None:
+                    return
+                batch, more = self._claim(source)
                 if batch is not None and not self._work_off(batch):
                     return
                 source = self._turnstile.after(source, more)

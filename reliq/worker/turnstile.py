@@ -26,8 +26,7 @@ class Turnstile:
     def __init__(self, storage: Storage, sources: Sequence[Source]) -> None:
         self._storage = storage
         self._sources = tuple(sources)
-        #: The leader's: it holds this in :meth:`next`, and beyond where the next one had better not wait yet.
-        self.place = threading.Lock()
+        self._place = threading.Lock()
         self._bell: Doorbell | None = None
         #: Queues to look at without a ring: all of them at the start, after an error and at each fallback.
         self._unlooked: deque[Source] = deque()
@@ -40,28 +39,26 @@ class Turnstile:
         self.is_closed = False
 
     def next(self) -> Source | None:
-        """Block until a queue should be looked at; None once closed. For the holder of :attr:`place`.
-
-        Raises what the doorbell raises.
-        """
-        while not self.is_closed:
-            # The bell before the first look: what comes after that look rings it.
-            belled = self._sources
-            bell = self._bell_of(belled)
-            if self._unlooked:
-                return self._unlooked.popleft()
-            if (source := self._let_go()) is not None:
-                return source
-            rang = self._wait(bell)
-            if rang is not None:
-                # Also once closed, or once the queue was removed: the ring may be the only one, and others may
-                # wait for it; its runner has to pass it on.
-                source = next((source for source in belled if source.name == rang), None)
-                if source is not None:
+        """Block until a queue should be looked at; None once closed. Raises what the doorbell raises."""
+        with self._place:
+            while not self.is_closed:
+                # The bell before the first look: what comes after that look rings it.
+                belled = self._sources
+                bell = self._bell_of(belled)
+                if self._unlooked:
+                    return self._unlooked.popleft()
+                if (source := self._let_go()) is not None:
                     return source
-            elif not self.is_closed and time.monotonic() >= self._look_at:
-                self.look_at_all()
-        return None
+                rang = self._wait(bell)
+                if rang is not None:
+                    # Also once closed, or once the queue was removed: the ring may be the only one, and others may
+                    # wait for it; its runner has to pass it on.
+                    source = next((source for source in belled if source.name == rang), None)
+                    if source is not None:
+                        return source
+                elif not self.is_closed and time.monotonic() >= self._look_at:
+                    self.look_at_all()
+            return None
 
     def _bell_of(self, sources: tuple[Source, ...]) -> Doorbell:
         """The bell of these queues: a new one after they changed."""
@@ -138,11 +135,11 @@ class Turnstile:
 
     def dispose(self) -> None:
         """Give the doorbell back, once no runner waits."""
-        if self.place.acquire(timeout=1.0):
+        if self._place.acquire(timeout=1.0):
             try:
                 bell, self._bell = self._bell, None
             finally:
-                self.place.release()
+                self._place.release()
             if bell is not None:
                 bell.close()
 
